@@ -46,6 +46,7 @@ from tilewright import Client
 from tilewright.errors import naming, printable
 from tilewright.launch import driver
 from tilewright.schema.codec import encode
+from tilewright.schema.entries import Import, RecordCounts
 from tilewright.schema.problem import GemmProblem
 from tilewright.trust import checked_key
 from tilewright.wire import Counts, Format, ImportView
@@ -53,7 +54,6 @@ from tuner.store import imports
 from tuner.store.access import audit, keys
 from tuner.store.access.audit import Action
 from tuner.store.database import Store
-from tuner.store.imports import Import, Removed
 from tuner.store.upkeep import staging
 
 _SCAN = 1000
@@ -204,7 +204,7 @@ def delete_import(
     _print_removed(removed, as_json)
 
 
-def _whole_id(start: str, listed: Callable[[], Sequence[ImportView | Import]]) -> str:
+def _whole_id(start: str, listed: Callable[[], Sequence[Import]]) -> str:
     """The id of the import that begins so; a whole one need not be listed."""
     if len(start) == WHOLE_ID:
         return start
@@ -267,7 +267,7 @@ def _removed(
     url: str | None,
     database_url: str | None,
     by_service: Callable[[Client], Counts],
-    here: Callable[[Store], Removed],
+    here: Callable[[Store], RecordCounts],
 ) -> Counts:
     """What was deleted, by a service or in the database here."""
     if asks_service(url, database_url):
@@ -277,10 +277,12 @@ def _removed(
         return Counts(**encode(here(store)))
 
 
-def _noted(remove: Callable[[Session], Removed], action: Action, target: str) -> Callable[[Store], Removed]:
+def _noted(
+    remove: Callable[[Session], RecordCounts], action: Action, target: str
+) -> Callable[[Store], RecordCounts]:
     """Removes in one transaction, and notes it."""
 
-    def removing(store: Store) -> Removed:
+    def removing(store: Store) -> RecordCounts:
         with store.begin() as session:
             removed = remove(session)
             audit.note(session, user(), action, target, **encode(removed))

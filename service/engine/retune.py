@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.engine import admission, staleness
 from service.settings import Settings
+from tilewright.schema.entries import MissReason
 from tilewright.schema.job import TuneRequest, ladder_of
 from tilewright.schema.problem import GemmProblem
 from tuner.store import best, jobs, misses
@@ -92,7 +93,7 @@ class StaleResults:
     def _note(self, device_class: str, results: Sequence[StaleResult]) -> None:
         reports = [misses.Report(one.problem, 1, one.micros, measured=True) for one in results]
         with self._store.begin() as session:
-            kept = misses.note(session, device_class, reports, self._settings.max_misses, reason="stale")
+            kept = misses.note(session, device_class, reports, self._settings.max_misses, MissReason.STALE)
             misses.ask(session, device_class, kept, self._state_of(device_class))
         with self._lock:
             self._not_before |= {one.key: math.inf for one in results if one.problem in kept}

@@ -12,13 +12,13 @@ from typing import Literal
 from service.errors import Kind, Refusal
 from tilewright import wire
 from tilewright.schema.codec import gathered
+from tilewright.schema.entries import Import, ImportCounts
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig
 from tilewright.wire.results import speedup_of
 from tuner.store import imports
-from tuner.store.imports import Import, ImportCounts
-from tuner.store.misses import MissRecord, Place
+from tuner.store.misses import Place
 from tuner.store.records import JobRecord, Unreadable, WaitingBest
 from tuner.store.sets import ServedSetRecord, SetRecord
 
@@ -98,11 +98,6 @@ def set_info(record: SetRecord, served: ServedSetRecord) -> wire.SetInfo:
     elif served.pinned is None and record.digest == served.latest:
         serving = "latest"
     return wire.SetInfo(**gathered(wire.SetInfo, record, created_at=record.created, serving=serving))
-
-
-def miss_view(miss: MissRecord) -> wire.MissView:
-    """A miss with the device seconds at stake."""
-    return wire.MissView(**gathered(wire.MissView, miss, stake_s=miss.stake_us / 1e6))
 
 
 def cursor(after: object) -> str:

@@ -11,7 +11,7 @@ from service.results.served import LoadedSet
 from tilewright import wire
 from tilewright.artifact import bundle
 from tilewright.schema.config_set import ConfigSet
-from tilewright.schema.preconditions import Preconditions
+from tilewright.schema.kernel import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tuner.store import entities
 from tuner.store.database import Store

@@ -21,13 +21,13 @@ from service.results import uploads
 from service.results.uploads import BadLine, Named
 from tilewright.artifact import Artifact
 from tilewright.errors import ArtifactError, InvalidProblem, TilewrightError
+from tilewright.schema.entries import Import
 from tilewright.wire import Counts, Format, ImportAnswer
 from tuner.store import best, entities, exchange, imports, trials
 from tuner.store.access import audit, keys
 from tuner.store.access.audit import Action
 from tuner.store.database import Store, StoreError, Values
 from tuner.store.exchange import ArtifactData, EndedJob, Line, TrialOfJob, Winner
-from tuner.store.imports import Import
 from tuner.store.records import utc_now
 from tuner.store.upkeep import staging
 

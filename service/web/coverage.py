@@ -10,9 +10,9 @@ from typing import Literal
 from service.web.charts import Cell, Chart, Column
 from service.web.html import clip
 from tilewright.config_sets.lookup import Catalog
+from tilewright.schema.entries import MissRecord
 from tilewright.schema.match import MatchLimits
 from tilewright.schema.problem import GemmProblem
-from tuner.store.misses import MissRecord
 from tuner.store.reports.winners import Headline
 
 State = Literal["tuned", "near", "vendor", "stale", "missing"]
@@ -119,9 +119,9 @@ def _of_miss(miss: MissRecord, known: Cover | None, catalog: Catalog | None) -> 
         f"ran {miss.count:,} times, {'measured' if miss.measured else 'estimated'} {miss.time_us:.4g} µs each"
     )
     if known:
-        return dataclasses.replace(known, stake_s=miss.stake_us / 1e6, told=f"{known.told}; {told}")
+        return dataclasses.replace(known, stake_s=miss.stake_s, told=f"{known.told}; {told}")
     state = _nearest(miss.problem, catalog)
-    return Cover(miss.problem, state, miss.stake_us / 1e6, miss.time_us, told)
+    return Cover(miss.problem, state, miss.stake_s, miss.time_us, told)
 
 
 def _nearest(problem: GemmProblem, catalog: Catalog | None) -> State:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from service.results.quality import ResultQuality
 from service.web import results
+from tilewright.schema.entries import MissRecord
 from tuner.store import misses
 from tuner.store.database import Store
-from tuner.store.misses import MissRecord
 from tuner.store.reports import winners
 from tuner.store.reports.winners import Headline
 
@@ -45,7 +45,7 @@ class Overview:
     """What the start page shows: gains by device class, and untuned problems with most time at stake."""
 
     gains: list[Gain]
-    misses: list[MissRecord]
+    misses: Sequence[MissRecord]
     more_misses: bool
 
 

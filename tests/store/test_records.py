@@ -28,21 +28,31 @@ from tilewright.schema.config import Config
 from tilewright.schema.config_set import ConfigSet, SetEntry
 from tilewright.schema.device import DeviceFields, DeviceSpec
 from tilewright.schema.dtype import DType
+from tilewright.schema.entries import (
+    AuditRecord,
+    Import,
+    ImportCounts,
+    MissRecord,
+    QuarantineEntry,
+    RecordCounts,
+    TrustedKey,
+)
 from tilewright.schema.job import JobProgress, JobStatus, Level, Sampler, SearchOptions, TuneRequest
+from tilewright.schema.kernel import Resources
 from tilewright.schema.match import LookupResult, MatchOptions
 from tilewright.schema.problem import Activation, GemmProblem, Layout
-from tilewright.schema.resources import Resources
 from tilewright.schema.trial import BestConfig, Outcome, Trial, TrialResult
 from tilewright.wire import Format, TuneBody
 from tilewright.wire.gemm import GemmPost, SharedGemmBody
 from tuner.measure.race import RaceSamples
 from tuner.replay.run import RunResult, RunSpec
 from tuner.store import best as winners
-from tuner.store import entities, exchange, imports, jobs, trials
-from tuner.store.database import Store
+from tuner.store import entities, exchange, imports, jobs, misses, trials
+from tuner.store.access import audit
+from tuner.store.database import Store, insert_row
 from tuner.store.exchange import EndedJob, TrialOfJob, Winner
-from tuner.store.misses import MissRecord
-from tuner.store.records import JobRecord
+from tuner.store.models import AuditRow, MissRow
+from tuner.store.records import JobRecord, row_values
 from tuner.store.sets import SetRecord
 from tuner.workers.gemm import GemmRun
 from tuner.workers.shared_memory import Region
@@ -92,7 +102,9 @@ def filled(record: type[Any]) -> Any:
         return PROBLEM
     hints, numbers = typing.get_type_hints(record), itertools.count(3)
     values = {
-        field.name: FIXED[field.name] if field.name in FIXED else _value(hints[field.name], numbers, field)
+        field.name: FIXED[field.name]
+        if field.name in FIXED and hints[field.name] is not int
+        else _value(hints[field.name], numbers, field)
         for field in dataclasses.fields(record)
     }
     made = record(**values)
@@ -124,6 +136,16 @@ def _value(hint: Any, numbers: Any, field: dataclasses.Field[Any]) -> Any:
     return {int: int, float: lambda n: n / 2, str: "text-{}".format}[hint](next(numbers))
 
 
+ENTRIES = {
+    wire.MissView: MissRecord,
+    wire.ImportView: Import,
+    wire.Counts: RecordCounts,
+    wire.TrustedKeyView: TrustedKey,
+    wire.AuditEntry: AuditRecord,
+    wire.QuarantineView: QuarantineEntry,
+}
+
+
 def over_json(kind: type[Any], record: Any) -> Any:
     return codec.decode(kind, json.loads(json.dumps(codec.encode(record))))
 
@@ -138,6 +160,8 @@ def over_json(kind: type[Any], record: Any) -> Any:
         JobProgress,
         DeviceSpec,
         ConfigSet,
+        *ENTRIES.values(),
+        ImportCounts,
         EndedJob,
         TrialOfJob,
         Winner,
@@ -164,6 +188,32 @@ def test_pydantic_writes_and_reads_a_record_as_the_codec_does(kind: type[Any]) -
     record, adapter = filled(kind), TypeAdapter(kind)
     assert adapter.validate_python(codec.encode(record)) == record
     assert codec.decode(kind, adapter.dump_python(record, mode="json")) == record
+
+
+@pytest.mark.parametrize(("shown", "kind"), ENTRIES.items())
+def test_an_entry_of_a_list_travels_whole(shown: Any, kind: type[Any]) -> None:
+    record, told = filled(kind), codec.encode(filled(ImportCounts)) | {"staleness": "fresh"}
+    told = {name: told[name] for name in shown.model_fields if name in told and name not in vars(record)}
+    view = shown(**codec.gathered(shown, record, **told))
+    assert view.model_dump(mode="json") == json.loads(TypeAdapter(kind).dump_json(record)) | told
+    assert list(view.model_dump()) == [*codec.encode(record), *told]
+    assert shown.model_validate_json(view.model_dump_json()) == view
+    assert kind(**codec.gathered(kind, view)) == record
+
+
+def test_a_miss_an_import_and_a_change_are_stored(store: Store) -> None:
+    entered, change, told = filled(Import), filled(AuditRecord), filled(MissRecord)
+    miss = dataclasses.replace(told, stake_s=told.count * told.time_us / 1e6)
+    with store.begin() as session:
+        imports.enter(session, entered)
+        insert_row(session, AuditRow, row_values(AuditRow, change))
+        problem_id = entities.ensure_problem(session, miss.problem)
+        insert_row(session, MissRow, row_values(MissRow, miss, problem_id=problem_id))
+    with store.read() as session:
+        assert imports.get(session, entered.id) == entered
+        assert audit.listing(session) == [change]
+        (found,) = misses.ranked(session, None, 10)
+    assert MissRecord(**codec.gathered(MissRecord, found)) == miss
 
 
 def test_a_tune_request_travels_and_is_stored(store: Store) -> None:
@@ -272,7 +322,8 @@ SHOWN: list[tuple[Any, Any, set[str]]] = [
     ),
     (SetEntry, wire.QualityView, set()),
     (wire.SetInfo, SetRecord, {"id", "created"}),
-    (wire.MissView, MissRecord, {"id", "reason"}),
+    *((shown, record, set()) for shown, record in ENTRIES.items()),
+    (wire.ImportView, ImportCounts, set()),
     (Trial, TrialResult, set()),
 ]
 

@@ -29,7 +29,7 @@ from store_samples import (
 from service.results import export, importing
 from service.results.uploads import BadLine
 from tilewright.schema.job import JobStatus, TuneRequest
-from tilewright.schema.preconditions import Preconditions
+from tilewright.schema.kernel import Preconditions
 from tilewright.wire import ExportQuery, Format, ImportAnswer
 from tuner.store import best as winners
 from tuner.store import entities, exchange, imports, jobs, trials

@@ -30,6 +30,7 @@ from store_samples import (
 )
 
 from service.http.views import cursor, import_cursor, import_place
+from tilewright.schema.entries import Import, ImportCounts, RecordCounts
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import QUICK_METHOD, BestConfig, Outcome
@@ -40,7 +41,7 @@ from tuner.store.database import Store, StoreError
 from tuner.store.exchange import EndedJob
 from tuner.store.faults import drift, quarantine
 from tuner.store.faults.drift import Cause, Reading, Watched
-from tuner.store.imports import Import, ImportCounts, InUse, Removed
+from tuner.store.imports import InUse
 from tuner.store.models import Base, EventRow
 from tuner.store.queue import claims, imported
 from tuner.store.records import utc_now
@@ -91,7 +92,7 @@ def test_imports_are_listed_the_last_first(store: Store) -> None:
         everything = imports.listing(session)
         assert everything == [third, UNTRUSTED, TRUSTED]
         assert imports.listing(session, 1) == [third]
-        assert imports.listing(session, 5, third.place) == [UNTRUSTED, TRUSTED]
+        assert imports.listing(session, 5, (third.created, third.id)) == [UNTRUSTED, TRUSTED]
 
 
 def test_pages_of_imports_go_on_behind_one_that_is_deleted(store: Store) -> None:
@@ -260,7 +261,7 @@ def test_an_import_is_taken_out_whole(store: Store) -> None:
         assert winners.merge(session, of_job, ENTERED, entering) == "in use"
         assert winners.merge(session, foreign(problem()), ENTERED, entering) == "waiting"
         assert imports.counts(session, entering.id) == ImportCounts(jobs=1, best=1, waiting=1)
-        assert imports.remove(session, entering.id) == Removed(jobs=1, trials=2, artifacts=1, best=1)
+        assert imports.remove(session, entering.id) == RecordCounts(jobs=1, trials=2, artifacts=1, best=1)
         (stored,) = winners.exact(session, HOST_CLASS, problem())
         assert stored.best.config == sound.config
         with pytest.raises(StoreError, match="'tilewright imports' lists"):
@@ -400,11 +401,11 @@ def test_a_winner_is_taken_out_and_its_problem_untuned(store: Store) -> None:
         winners.put(session, best(of))
         winners.put(session, best(of, OTHER_HOST))
         revision = sets.served(session, HOST_CLASS).revision
-        assert imports.remove_best(session, HOST_CLASS, of) == Removed(best=1)
+        assert imports.remove_best(session, HOST_CLASS, of) == RecordCounts(best=1)
         assert winners.exact(session, HOST_CLASS, of) == []
         assert sets.served(session, HOST_CLASS).revision == revision + 1
         assert len(winners.exact(session, OTHER_CLASS, of)) == 1
-        assert imports.remove_best(session, HOST.arch, of) == Removed(best=1)
+        assert imports.remove_best(session, HOST.arch, of) == RecordCounts(best=1)
         for target, unknown in ((HOST_CLASS, of), (HOST_CLASS, problem(9999))):
             with pytest.raises(StoreError, match="'tilewright best' lists"):
                 imports.remove_best(session, target, unknown)
@@ -424,7 +425,7 @@ def test_a_problem_is_taken_out_with_all_that_is_known_of_it(store: Store) -> No
         with pytest.raises(InUse, match=f"job {job.id} .* is running; cancel it"):
             imports.remove_problem(session, request().problem)
         jobs.finish(session, job.id, JobStatus.SUCCEEDED)
-        assert imports.remove_problem(session, request().problem) == Removed(jobs=1, trials=1, best=1)
+        assert imports.remove_problem(session, request().problem) == RecordCounts(jobs=1, trials=1, best=1)
         with pytest.raises(StoreError, match="was never seen"):
             imports.remove_problem(session, problem(9999))
         assert session.scalar(select(func.count()).select_from(EventRow)) == 0

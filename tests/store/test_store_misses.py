@@ -31,7 +31,7 @@ from tuner.store import best as winners
 from tuner.store import entities, imports, jobs, misses
 from tuner.store.database import Store
 from tuner.store.faults import quarantine
-from tuner.store.misses import MissRecord, Report
+from tuner.store.misses import OpenMiss, Report
 from tuner.store.models import BestConfigRow, MissRow
 from tuner.store.queue import claims
 from tuner.store.records import utc_now
@@ -54,7 +54,7 @@ def note(
         return len(misses.note(session, of, reports, most, reason, caller))
 
 
-def ranked(store: Store, device_class: str | None = HOST_CLASS, limit: int = 100) -> list[MissRecord]:
+def ranked(store: Store, device_class: str | None = HOST_CLASS, limit: int = 100) -> list[OpenMiss]:
     with store.read() as session:
         return misses.ranked(session, device_class, limit)
 
@@ -70,7 +70,7 @@ def test_counts_add_up_and_rank_by_the_time_at_stake(store: Store) -> None:
     assert note(store, report(64, 5), report(65, 1, 100.0), report(66, 2, 20.0)) == 3
     assert note(store, report(66, 2, 20.0)) == 1
     found = ranked(store)
-    assert [(item.problem.m, item.stake_us) for item in found] == [(65, 100.0), (66, 80.0), (64, 50.0)]
+    assert [(item.problem.m, item.stake_s) for item in found] == [(65, 1e-4), (66, 8e-5), (64, 5e-5)]
     assert [item.count for item in found] == [1, 4, 5]
     assert found[1].last_seen > found[1].first_seen
     assert ranked(store, limit=1) == found[:1]
@@ -144,7 +144,7 @@ def test_a_problem_that_a_job_is_at_is_not_listed_until_that_ends_without_a_resu
 def test_pages_follow_one_another_also_where_stakes_are_equal(store: Store) -> None:
     note(store, *(report(m, time_us=1 / 3) for m in range(1, 6)), report(9, 7, 0.1), report(8, 1, 0.0))
     whole = ranked(store)
-    paged: list[MissRecord] = []
+    paged: list[OpenMiss] = []
     with store.read() as session:
         while page := misses.ranked(session, HOST_CLASS, 2, paged[-1].place if paged else None):
             paged += page

@@ -11,8 +11,9 @@ import store_samples as samples
 from databases import Databases, migrate, opened
 from sqlalchemy import select, text
 
+from tilewright.schema.entries import Import
 from tilewright.schema.job import JobStatus
-from tilewright.schema.preconditions import Preconditions
+from tilewright.schema.kernel import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tuner.store import best, entities, exchange, imports, jobs, misses, records, trials
 from tuner.store.database import Store
@@ -169,7 +170,7 @@ def test_an_idle_device_passes_over_unreadable_misses(store: Store) -> None:
 
 
 def test_an_idle_device_passes_over_unreadable_imported_winners(store: Store) -> None:
-    entered = imports.Import("1" * 32, False, None, None, records.utc_now())
+    entered = Import("1" * 32, False, None, None, records.utc_now())
     with store.begin() as session:
         imports.enter(session, entered)
         for m in range(1, 5):

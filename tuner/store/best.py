@@ -19,14 +19,15 @@ from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode
 from tilewright.schema.config import Config
+from tilewright.schema.entries import Import
 from tilewright.schema.job import ladder_of
-from tilewright.schema.preconditions import Preconditions
+from tilewright.schema.kernel import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance
 from tuner.store import entities, exchange, records, sets
 from tuner.store.database import StoreError, insert_new, insert_or_update, parts
 from tuner.store.faults import quarantine
-from tuner.store.imports import Import, alone
+from tuner.store.imports import alone
 from tuner.store.models import ArtifactRow, Base, BestConfigRow, ImportedBestRow, LadderRow, ProblemRow
 from tuner.store.records import RowReader, StoredBest, StoredKernel, Unreadable, utc_now
 

@@ -25,6 +25,7 @@ from tilewright.schema.codec import JobId, MaxLength, Sha256, Text, decode, enco
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.device import DeviceSpec
+from tilewright.schema.entries import Import
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.trial import BestConfig, Trial
 from tuner.store import entities, imports, jobs, records
@@ -167,7 +168,7 @@ def ended_jobs(
     return reader.page(session, query.order_by(JobRow.id), limit, lambda job_id: JobRow.id > job_id)
 
 
-def merge_job(session: Session, job: EndedJob, entering: imports.Import) -> bool:
+def merge_job(session: Session, job: EndedJob, entering: Import) -> bool:
     """Store a job; False if the store has it already.
 
     One of an import that nobody trusted signed makes way, with its trials, for one that a trusted key signed.
@@ -199,7 +200,7 @@ def merge_job(session: Session, job: EndedJob, entering: imports.Import) -> bool
     return is_new
 
 
-def takes_trials(session: Session, job_id: str, entering: imports.Import) -> bool:
+def takes_trials(session: Session, job_id: str, entering: Import) -> bool:
     """Whether trials of an import may join a job: it is no job of this store, and is as trusted as they."""
     query = select(JobRow.import_id, imports.is_trusted()).where(JobRow.id == job_id)
     row = session.execute(query).one_or_none()
@@ -211,7 +212,7 @@ def has_job(session: Session, job_id: str) -> bool:
     return session.scalar(select(JobRow.id).where(JobRow.id == job_id)) is not None
 
 
-def need_ended(session: Session, job_id: str, entering: imports.Import) -> None:
+def need_ended(session: Session, job_id: str, entering: Import) -> None:
     """Return unless a job is of another import that is on its way in or out, and so may be taken back.
 
     Raises:

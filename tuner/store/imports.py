@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Select, delete, func, or_, select, tuple_,
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tilewright.schema.codec import gathered
+from tilewright.schema.entries import Import, ImportCounts, RecordCounts
 from tilewright.schema.problem import GemmProblem
 from tuner.store import entities, sets
 from tuner.store.database import Lock, StoreError, hold, insert_new
@@ -32,30 +33,6 @@ from tuner.store.models import (
 
 Place = tuple[datetime, str]
 _UNSYNCHRONIZED = {"synchronize_session": False}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Import:
-    """Results that enter or entered together.
-
-    Attributes:
-        id: 32 hex digits.
-        trusted: kernels and winners are taken: a trusted key signed all of it.
-        signer: that key; None for unsigned imports, as all of releases before signatures are.
-        key_id: the API key that sent it; None for an import on the machine itself.
-        created: when it first entered, aware UTC.
-    """
-
-    id: str
-    trusted: bool
-    signer: str | None
-    key_id: str | None
-    created: datetime
-
-    @property
-    def place(self) -> Place:
-        """Where it stands in the list."""
-        return self.created, self.id
 
 
 def enter(session: Session, entering: Import) -> bool:
@@ -107,15 +84,6 @@ def listing(session: Session, limit: int = 50, before: Place | None = None) -> l
     return [Import(**gathered(Import, row)) for row in session.scalars(query)]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ImportCounts:
-    """How many jobs of an import there are, winners of it in use, and winners that wait to be raced here."""
-
-    jobs: int = 0
-    best: int = 0
-    waiting: int = 0
-
-
 def counts(session: Session, import_id: str) -> ImportCounts:
     """How much of an import there is."""
 
@@ -138,21 +106,11 @@ def has_entered(column: InstrumentedAttribute[str | None] = JobRow.import_id) ->
     return or_(column.is_(None), column.not_in(staged))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Removed:
-    """How many of each were removed."""
-
-    jobs: int = 0
-    trials: int = 0
-    artifacts: int = 0
-    best: int = 0
-
-
 class InUse(StoreError):
     """A job is working on the results that are to be removed."""
 
 
-def remove(session: Session, import_id: str) -> Removed:
+def remove(session: Session, import_id: str) -> RecordCounts:
     """Take out everything that an import brought.
 
     Winners that were raced here stand as before, since no import takes their place. A pinned config set that
@@ -171,7 +129,7 @@ def remove(session: Session, import_id: str) -> Removed:
     kernels = remove_kernels(session, import_id)
     hand_on_kernels(session, import_id, func.coalesce(*(one.scalar_subquery() for one in _needing())))
     session.execute(delete(ImportRow).where(ImportRow.id == import_id))
-    return Removed(len(ids), trials, kernels, winners)
+    return RecordCounts(len(ids), trials, kernels, winners)
 
 
 def unknown(import_id: str) -> StoreError:
@@ -187,7 +145,7 @@ def remove_winners(session: Session, import_id: str) -> int:
     return count
 
 
-def remove_best(session: Session, target: str, problem: GemmProblem) -> Removed:
+def remove_best(session: Session, target: str, problem: GemmProblem) -> RecordCounts:
     """Take out the winners of a problem on a device class or an architecture, and that they were tuned again.
 
     Raises:
@@ -202,10 +160,10 @@ def remove_best(session: Session, target: str, problem: GemmProblem) -> Removed:
     count = _remove_winners(session, this)
     if not count:
         raise StoreError(f"{problem} has no winner on {target}; 'tilewright best' lists those there are")
-    return Removed(best=count)
+    return RecordCounts(best=count)
 
 
-def remove_problem(session: Session, problem: GemmProblem) -> Removed:
+def remove_problem(session: Session, problem: GemmProblem) -> RecordCounts:
     """Take out all results of a problem, and its misses; an import on its way in keeps what it brought of it.
 
     Raises:
@@ -237,7 +195,7 @@ def remove_problem(session: Session, problem: GemmProblem) -> Removed:
     left = set(session.scalars(select(LadderRow.job_id).where(LadderRow.job_id.in_(named))))
     ids = [job_id for job_id in named if job_id not in left]
     trials += remove_jobs(session, ids)
-    return Removed(jobs=len(ids), trials=trials, best=winners)
+    return RecordCounts(jobs=len(ids), trials=trials, best=winners)
 
 
 def _remove_rows(session: Session, problem_id: int) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -29,6 +29,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, aliased
 
+from tilewright.schema.codec import gathered
+from tilewright.schema.entries import MissReason, MissRecord
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import QUICK_METHOD
@@ -40,8 +42,8 @@ from tuner.store.records import RowReader, utc_now
 AFTER_FAILURE = timedelta(days=1)  # until a problem is tuned again whose job settled nothing
 _REMEMBERED = timedelta(days=30)
 _at_stake = MissRow.count * MissRow.time_us
-_MISSING = MissRow.reason == "missing"
-Reason = Literal["missing", "stale"]
+_MISSING = MissRow.reason == MissReason.MISSING
+_STALE = MissRow.reason == MissReason.STALE
 Place = tuple[float, int]
 
 
@@ -55,29 +57,16 @@ class Report:
     measured: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class MissRecord:
-    """An open miss; times are aware UTC. A stale one was noted last at ``first_seen``."""
+@dataclasses.dataclass(frozen=True)
+class OpenMiss(MissRecord):
+    """An open miss as kept; ``id`` stays that of its problem and device class."""
 
     id: int
-    problem: GemmProblem
-    device_class: str
-    reason: str
-    count: int
-    time_us: float
-    measured: bool
-    first_seen: datetime
-    last_seen: datetime
-
-    @property
-    def stake_us(self) -> float:
-        """Device microseconds at stake."""
-        return self.count * self.time_us
 
     @property
     def place(self) -> Place:
         """Where it stands in the list."""
-        return self.stake_us, self.id
+        return self.count * self.time_us, self.id
 
 
 def note(
@@ -85,7 +74,7 @@ def note(
     device_class: str,
     reports: Sequence[Report],
     most: int,
-    reason: Reason = "missing",
+    reason: MissReason = MissReason.MISSING,
     caller: str | None = None,
 ) -> list[GemmProblem]:
     """Add up reports of a ``caller``, None for the service; gives the problems of those that were kept.
@@ -168,7 +157,7 @@ class _Room:
 
 def ranked(
     session: Session, device_class: str | None, limit: int, after: Place | None = None
-) -> list[MissRecord]:
+) -> list[OpenMiss]:
     """Open misses of a device class or of all that no job is at, the largest stake first, from the one that
     follows the place ``after``."""
     query = _open().where(~_being_tuned())
@@ -187,7 +176,9 @@ def _following(row: MissRow, _problem: str) -> ColumnElement[bool]:
     return _behind((row.count * row.time_us, row.id))
 
 
-def _count(session: Session, device_class: str, report: Report, reason: Reason, caller: str | None) -> None:
+def _count(
+    session: Session, device_class: str, report: Report, reason: MissReason, caller: str | None
+) -> None:
     now, problem_id = utc_now(), entities.ensure_problem(session, report.problem)
     timed = {"time_us": report.time_us, "measured": report.measured}
     fresh = {"reason": reason, "count": report.count, "first_seen": now, "last_seen": now}
@@ -195,7 +186,7 @@ def _count(session: Session, device_class: str, report: Report, reason: Reason, 
     if insert_new(session, MissRow, {**identity, **fresh, **timed, "caller": caller}):
         return
     mine = update(MissRow).where(MissRow.device_class == device_class, MissRow.problem_id == problem_id)
-    if reason == "missing":
+    if reason == MissReason.MISSING:
         # NOTE: the reason stays: a client that has not fetched a stale winner must not hide that it is one.
         session.execute(mine.values(count=MissRow.count + report.count, last_seen=now))
     else:
@@ -233,7 +224,7 @@ def _closed(alike: ColumnElement[bool]) -> ColumnElement[bool]:
 
 def open_stale(device_class: str) -> Select[Any]:
     """Open misses of stale winners that no job is at, the largest stake first."""
-    query = _open().where(MissRow.device_class == device_class, MissRow.reason == "stale", ~_being_tuned())
+    query = _open().where(MissRow.device_class == device_class, _STALE, ~_being_tuned())
     return query.order_by(_at_stake.desc(), MissRow.id)
 
 
@@ -256,21 +247,12 @@ def _being_tuned() -> ColumnElement[bool]:
 
 def _is_open() -> ColumnElement[bool]:
     replaced = BestConfigRow.created > MissRow.first_seen
-    return or_(BestConfigRow.id.is_(None), and_(MissRow.reason == "stale", ~replaced))
+    return or_(BestConfigRow.id.is_(None), and_(_STALE, ~replaced))
 
 
-def _record(row: MissRow, problem: str) -> MissRecord:
-    return MissRecord(
-        id=row.id,
-        problem=entities.parse_problem(problem),
-        device_class=row.device_class,
-        reason=row.reason,
-        count=row.count,
-        time_us=row.time_us,
-        measured=row.measured,
-        first_seen=row.first_seen,
-        last_seen=row.last_seen,
-    )
+def _record(row: MissRow, problem: str) -> OpenMiss:
+    given = {"problem": entities.parse_problem(problem), "stake_s": row.count * row.time_us / 1e6}
+    return OpenMiss(**gathered(OpenMiss, row, **given))
 
 
 _READER = RowReader("miss", lambda row, _problem: row.id, _record)

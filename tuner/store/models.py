@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
+from tilewright.schema.entries import MissReason
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import Activation, DType, Layout
 from tilewright.schema.trial import Outcome
@@ -91,7 +92,7 @@ class Base(DeclarativeBase):
         float: Double,
         dict[str, Any]: JSON(none_as_null=True),
         list[Any]: JSON(none_as_null=True),
-        **{kind: TextEnum(kind) for kind in (JobStatus, Outcome, DType, Layout, Activation)},
+        **{kind: TextEnum(kind) for kind in (JobStatus, MissReason, Outcome, DType, Layout, Activation)},
     }
 
 
@@ -432,7 +433,7 @@ class MissRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     device_class: Mapped[str] = mapped_column(String(128))
     problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"), index=True)
-    reason: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[MissReason]
     caller: Mapped[str | None] = mapped_column(Text)
     count: Mapped[int] = mapped_column(BigInteger)
     time_us: Mapped[float]

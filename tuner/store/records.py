@@ -18,7 +18,7 @@ from tilewright.errors import TilewrightError
 from tilewright.schema.codec import decode, encode
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, JobStatus, TuneRequest
-from tilewright.schema.preconditions import Preconditions
+from tilewright.schema.kernel import Preconditions
 from tilewright.schema.trial import BestConfig
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from tilewright.artifact import Artifact
 from tilewright.schema.codec import encode
 from tilewright.schema.config import Config
+from tilewright.schema.entries import Import
 from tilewright.schema.job import JobProgress
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Provenance, Trial
@@ -20,7 +21,7 @@ from tuner.store import best as winners
 from tuner.store import entities, exchange, jobs, records
 from tuner.store.database import JobTaken, Store, Values, insert_many_new, insert_new, insert_row
 from tuner.store.faults import quarantine
-from tuner.store.imports import Import, alone
+from tuner.store.imports import alone
 from tuner.store.models import FamilySourceRow, TrialRow
 from tuner.store.queue import claims
 from tuner.store.records import RowReader, Unreadable, utc_now

@@ -23,8 +23,7 @@ from tilewright.artifact.plan import (
     TensorMap,
     Workspace,
 )
-from tilewright.schema.preconditions import Preconditions
-from tilewright.schema.resources import Resources
+from tilewright.schema.kernel import Preconditions, Resources
 
 __all__ = [
     "MAGIC",

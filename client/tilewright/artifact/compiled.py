@@ -11,7 +11,7 @@ from typing import Any
 from tilewright.artifact.plan import LaunchPlan
 from tilewright.errors import ArtifactError
 from tilewright.schema.codec import decode_known, encode
-from tilewright.schema.resources import Resources
+from tilewright.schema.kernel import Resources
 
 MAGIC = b"TILEWRT1"
 _HEADER_LENGTH = struct.Struct("<I")

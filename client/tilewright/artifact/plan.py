@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from tilewright.errors import ArtifactError
 from tilewright.schema.codec import Bounds, Bytes, Count, decode_known, encode
-from tilewright.schema.preconditions import Preconditions
+from tilewright.schema.kernel import Preconditions
 from tilewright.schema.problem import GemmProblem
 
 R = TypeVar("R")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 from tilewright.errors import ArtifactError, InvalidProblem
 from tilewright.schema.codec import Count, KeyName, Pattern, Positive, Sha256, decode
 from tilewright.schema.config import Config
-from tilewright.schema.preconditions import Preconditions
+from tilewright.schema.kernel import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Baseline, LadderKernel
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -20,8 +19,8 @@ from tilewright.schema.codec import (
     Text,
 )
 from tilewright.schema.config import Config
+from tilewright.schema.kernel import Resources
 from tilewright.schema.problem import Extent, GemmProblem
-from tilewright.schema.resources import Resources
 
 STANDS_IN = "stands_in_for"
 QUICK_METHOD = ", quick"  # the end of the method of a short race
@@ -274,35 +273,3 @@ class BestConfig:
     def tflops(self) -> float:
         """Throughput of the winner in TFLOP/s at its median."""
         return self.problem.flops / self.timing.median_us / 1e6
-
-
-# NOTE: without slots, so that the answer of the wire can inherit the fields.
-@dataclasses.dataclass(frozen=True)
-class QuarantineEntry:
-    """A config that broke a device class, with the evidence.
-
-    Attributes:
-        id: for ``DELETE /quarantine/{id}``.
-        device_class, config, provenance: what is quarantined: this config on this class, as long as source,
-            compiler and driver are these.
-        outcome, message: how it failed.
-        problem: on what it failed.
-        job_id, trial: the trial that showed it; ``trial`` is None for one that the job did not record, both
-            are None for a winner that was measured again.
-        device: the device that it failed on.
-        created: aware UTC.
-        winners: how many winners are not served for it.
-    """
-
-    id: int
-    device_class: str
-    config: Config
-    provenance: Provenance
-    outcome: Outcome
-    message: str
-    problem: GemmProblem
-    job_id: str | None
-    trial: int | None
-    device: str
-    created: datetime
-    winners: int

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tilewright.schema.codec import KeyName
 from tilewright.schema.device import DeviceFields
-from tilewright.schema.trial import QuarantineEntry
+from tilewright.schema.entries import QuarantineEntry
 from tilewright.wire.requests import PageQuery
 
 

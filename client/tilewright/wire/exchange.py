@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, field_validator
 
 from tilewright.schema.codec import FamilyName, JobId, KeyName
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import Speedup
+from tilewright.schema.entries import AuditRecord, Import, ImportCounts, RecordCounts, TrustedKey
 from tilewright.schema.problem import GemmProblem
 
 
-class TrustedKeyView(BaseModel):
+class TrustedKeyView(BaseModel, TrustedKey, frozen=True):
     """A public key whose signature makes the kernels and winners of an import run on this service."""
-
-    key: str
-    name: str
-    created: datetime
 
 
 class TrustView(BaseModel):
@@ -72,21 +68,11 @@ class ExportQuery(BaseModel):
         raise ValueError("give a date and time with its zone, such as 2026-01-31T12:00:00Z")
 
 
-class Counts(BaseModel):
+class Counts(BaseModel, RecordCounts, frozen=True):
     """The number of each kind of record."""
 
-    jobs: int = 0
-    trials: int = 0
-    artifacts: int = 0
-    best: int = 0
-
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            jobs=self.jobs + other.jobs,
-            trials=self.trials + other.trials,
-            artifacts=self.artifacts + other.artifacts,
-            best=self.best + other.best,
-        )
+        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in Counts.model_fields})
 
 
 class ImportQuery(BaseModel):
@@ -108,30 +94,12 @@ class WaitingView(BaseModel):
     queued: datetime | None
 
 
-class ImportView(BaseModel):
-    """An import.
-
-    Attributes:
-        id: of the import; what it brought carries it as ``import_id``.
-        trusted: its kernels and winners were taken.
-        signer: the key that signed it; None if it is not signed.
-        key_id: the API key that sent it; None for an import on the service's machine.
-        jobs: how many it brought.
-        best: how many of its winners are in use.
-        waiting: how many of its winners wait to be built and raced here.
-    """
-
-    id: str
-    trusted: bool
-    signer: str | None
-    key_id: str | None
-    created: datetime
-    jobs: int
-    best: int
-    waiting: int
+class ImportView(BaseModel, ImportCounts, Import, frozen=True):
+    """An import: who signed and sent it, how many jobs it brought, how many of its winners are in use, and
+    how many wait to be built and raced here."""
 
 
-class ImportDetails(ImportView):
+class ImportDetails(ImportView, frozen=True):
     """An import with its winners that wait, at most a thousand of them."""
 
     waits: list[WaitingView]
@@ -144,24 +112,8 @@ class ImportList(BaseModel):
     next: str | None = None
 
 
-class AuditEntry(BaseModel):
-    """A change.
-
-    Attributes:
-        id: grows with time.
-        who: ``key ID``, ``address ...`` of a caller without a key, ``user NAME`` of the command line, or
-            ``service``.
-        action: such as ``create job``.
-        target: what was changed; empty for the database as a whole.
-        data: particulars.
-    """
-
-    id: int
-    who: str
-    action: str
-    target: str
-    data: dict[str, Any]
-    created: datetime
+class AuditEntry(BaseModel, AuditRecord, frozen=True):
+    """A change: who did what to what, and when."""
 
 
 class AuditList(BaseModel):

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, WrapValidator
 
 from tilewright.schema.codec import KeyName
-from tilewright.schema.problem import GemmProblem
+from tilewright.schema.entries import MissRecord
 from tilewright.wire.requests import Body, DeviceName, OptionsBody, PageQuery, ProblemBody, TuneBody
 
 Micros = Annotated[float, Field(gt=0.0, le=1e12, allow_inf_nan=False)]
-
-
-class MissReason(StrEnum):
-    """The reason of a miss: no result, or a result that is no longer current."""
-
-    MISSING = "missing"
-    STALE = "stale"
 
 
 class MissReport(ProblemBody, frozen=True):
@@ -49,25 +40,8 @@ class MissQuery(PageQuery, frozen=True):
     device_class: KeyName | None = None
 
 
-class MissView(BaseModel):
-    """A problem worth tuning.
-
-    Attributes:
-        count: number of runs without a current result.
-        time_us: microseconds of one run, reported or estimated.
-        measured: whether ``time_us`` was reported.
-        stake_s: device seconds at stake, ``count`` times ``time_us``.
-    """
-
-    problem: GemmProblem
-    device_class: str
-    reason: MissReason
-    count: int
-    time_us: float
-    measured: bool
-    stake_s: float
-    first_seen: datetime
-    last_seen: datetime
+class MissView(BaseModel, MissRecord, frozen=True):
+    """A problem worth tuning: how often it ran without a current result, and the device time at stake."""
 
 
 class MissList(BaseModel):

@@ -6,6 +6,7 @@ from tilewright.schema.config import Config as Config
 from tilewright.schema.config_set import ConfigSet as ConfigSet
 from tilewright.schema.config_set import RegretBand as RegretBand
 from tilewright.schema.config_set import SetEntry as SetEntry
+from tilewright.schema.entries import MissReason as MissReason
 from tilewright.schema.job import JobProgress as JobProgress
 from tilewright.schema.job import JobStatus as JobStatus
 from tilewright.schema.match import Match as Match

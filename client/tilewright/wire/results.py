@@ -11,9 +11,9 @@ from tilewright.schema.codec import KeyName, gathered
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import Speedup
 from tilewright.schema.explanation import Explanation
+from tilewright.schema.kernel import Resources
 from tilewright.schema.match import LookupResult
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.resources import Resources
 from tilewright.schema.trial import Baseline, BestConfig, Provenance, Timing
 from tilewright.wire.requests import LookupQuery, ProblemQuery
 

@@ -25,11 +25,12 @@ from service.http.views import (
 )
 from tilewright import wire
 from tilewright.schema.codec import encode, gathered
+from tilewright.schema.entries import RecordCounts
 from tuner.store import imports
 from tuner.store.access import audit, keys
 from tuner.store.access.audit import Action
 from tuner.store.database import StoreError
-from tuner.store.imports import InUse, Removed
+from tuner.store.imports import InUse
 from tuner.store.queue import imported
 from tuner.store.upkeep import staging
 
@@ -134,7 +135,7 @@ def delete_problem(
 def _removed(
     service: Service,
     unknown: Kind,
-    remove: Callable[[Session], Removed],
+    remove: Callable[[Session], RecordCounts],
     asker: str,
     action: Action,
     target: object,

@@ -11,8 +11,9 @@ from service.gemm.estimates import Estimates
 from service.http.conditional import link_next
 from service.http.deps import IdempotencyKey, ServiceDep, caller
 from service.http.openapi import errors
-from service.http.views import miss_place, miss_view, page_end
+from service.http.views import miss_place, page_end
 from tilewright import wire
+from tilewright.schema.codec import gathered
 from tuner.store import misses, records
 from tuner.store.access.keys import once
 
@@ -53,7 +54,8 @@ def get_misses(
         found = misses.ranked(session, query.device_class, query.limit, after)
     following = page_end(len(found), query.limit, _cursor(found[-1].place) if found else None)
     link_next(request, response, following)
-    return wire.MissList(items=[miss_view(miss) for miss in found], next=following)
+    items = [wire.MissView(**gathered(wire.MissView, miss)) for miss in found]
+    return wire.MissList(items=items, next=following)
 
 
 def _cursor(place: misses.Place) -> str:

@@ -40,8 +40,8 @@ from tilewright.schema.codec import decode
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import ConfigSet, RegretBand, SetEntry
 from tilewright.schema.job import Sampler, TuneRequest
+from tilewright.schema.kernel import Preconditions
 from tilewright.schema.match import LookupResult, MatchLimits
-from tilewright.schema.preconditions import Preconditions
 from tilewright.schema.problem import GemmProblem, Layout
 from tilewright.schema.trial import BestConfig, LadderKernel, Outcome
 from tuner.job import neighbours

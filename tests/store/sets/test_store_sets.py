@@ -20,7 +20,7 @@ from service.http.routes import config_sets as routes
 from service.results import config_sets
 from tilewright import wire
 from tilewright.schema.config_set import ConfigSet
-from tilewright.schema.preconditions import Preconditions
+from tilewright.schema.kernel import Preconditions
 from tuner.store import best as winners
 from tuner.store import entities, sets
 from tuner.store.database import Store, StoreError

@@ -15,11 +15,12 @@ from sqlalchemy import select
 
 from service.results import importing
 from service.results.uploads import BadLine
+from tilewright.schema.entries import AuditRecord
 from tilewright.schema.job import JobStatus
 from tilewright.wire import Format
 from tuner.store import imports, jobs
 from tuner.store.access import audit
-from tuner.store.access.audit import Action, AuditEntry
+from tuner.store.access.audit import Action
 from tuner.store.database import Store
 from tuner.store.models import AuditRow, EventRow
 from tuner.store.queue import claims
@@ -32,7 +33,7 @@ JOB = "b" * 32
 ALL = 40
 
 
-def log(store: Store) -> list[AuditEntry]:
+def log(store: Store) -> list[AuditRecord]:
     with store.read() as session:
         return audit.listing(session, 1000)
 

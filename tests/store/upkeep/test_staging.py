@@ -28,6 +28,7 @@ from service.results import importing, uploads
 from service.results.uploads import BadLine
 from service.server.app import create_app
 from service.settings import Settings
+from tilewright.schema.entries import Import, RecordCounts
 from tilewright.schema.job import JobStatus
 from tilewright.trust import About
 from tilewright.wire import Format, ImportAnswer
@@ -88,7 +89,7 @@ def test_an_import_that_is_deleted_while_its_winners_come_leaves_none(
 ) -> None:
     merge_winners = staging.merge_winners
 
-    def deleting(store: Store, staged_id: str, entering: imports.Import) -> Any:
+    def deleting(store: Store, staged_id: str, entering: Import) -> Any:
         with store.begin() as session:
             assert winners.merge_staged(session, staged_id, entering, 3) == ["in use"] * 3
         with store.begin() as session:
@@ -162,7 +163,7 @@ def test_what_ended_an_import_is_told_also_where_it_cannot_be_taken_back_now(
 def test_an_old_job_of_an_import_that_has_not_ended_is_not_pruned(store: Store) -> None:
     """Its trials follow it, and need it."""
     with store.begin() as session:
-        going = staging.begin(session, imports.Import("d" * 32, False, None, None, ENTERED))
+        going = staging.begin(session, Import("d" * 32, False, None, None, ENTERED))
         line = exchange.of_plain(json.loads(PARTS[0]))
         assert isinstance(line, exchange.EndedJob)
         assert exchange.merge_job(session, line, going)
@@ -175,7 +176,7 @@ def test_an_old_job_of_an_import_that_has_not_ended_is_not_pruned(store: Store) 
 
 def test_the_check_passes_over_jobs_of_an_import_that_has_not_ended(store: Store) -> None:
     with store.begin() as session:
-        going = staging.begin(session, imports.Import("d" * 32, False, None, None, ENTERED))
+        going = staging.begin(session, Import("d" * 32, False, None, None, ENTERED))
         line = exchange.of_plain(json.loads(PARTS[0]))
         assert isinstance(line, exchange.EndedJob)
         assert exchange.merge_job(session, line, going)
@@ -185,7 +186,7 @@ def test_the_check_passes_over_jobs_of_an_import_that_has_not_ended(store: Store
 def test_a_job_of_an_import_that_has_not_ended_is_not_joined(store: Store) -> None:
     """That one may yet be taken back, with all that its jobs have."""
     with store.begin() as session:
-        going = staging.begin(session, imports.Import("d" * 32, False, None, None, ENTERED))
+        going = staging.begin(session, Import("d" * 32, False, None, None, ENTERED))
         line = exchange.of_plain(json.loads(PARTS[0]))
         assert isinstance(line, exchange.EndedJob)
         assert exchange.merge_job(session, line, going)
@@ -198,7 +199,7 @@ def test_a_job_of_an_import_that_has_not_ended_is_not_joined(store: Store) -> No
 
 def test_a_job_of_an_import_that_has_not_ended_cannot_be_cancelled(store: Store, url: str) -> None:
     with store.begin() as session:
-        going = staging.begin(session, imports.Import("d" * 32, False, None, None, ENTERED))
+        going = staging.begin(session, Import("d" * 32, False, None, None, ENTERED))
         line = exchange.of_plain(json.loads(PARTS[0]))
         assert isinstance(line, exchange.EndedJob)
         assert exchange.merge_job(session, line, going)
@@ -218,7 +219,7 @@ def test_an_import_keeps_kernels_whose_own_import_is_deleted_meanwhile(
     step = getattr(where, name)
 
     def deleting(*arguments: Any) -> Any:
-        assert staging.remove(store, first, "me") == imports.Removed(best=3)
+        assert staging.remove(store, first, "me") == RecordCounts(best=3)
         return step(*arguments)
 
     with monkeypatch.context() as patch:
@@ -226,7 +227,7 @@ def test_an_import_keeps_kernels_whose_own_import_is_deleted_meanwhile(
         answer = merged(store, signed_winner(5), own)
     assert (answer.known.artifacts, answer.added.best, answer.waiting) == (1, 5, 0)
     assert answer.import_id
-    assert staging.remove(store, answer.import_id, "me") == imports.Removed(artifacts=1, best=5)
+    assert staging.remove(store, answer.import_id, "me") == RecordCounts(artifacts=1, best=5)
 
 
 def test_an_import_keeps_a_kernel_that_is_deleted_before_the_line_of_its_winner(
@@ -236,7 +237,7 @@ def test_an_import_keeps_a_kernel_that_is_deleted_before_the_line_of_its_winner(
     own = signer(1).public_key
     first = merged(store, signed_winner(1), own).import_id
     assert first
-    go_on, deleted = staging.go_on, list[imports.Removed]()
+    go_on, deleted = staging.go_on, list[RecordCounts]()
 
     def deleting(*arguments: Any) -> None:
         go_on(*arguments)
@@ -247,7 +248,7 @@ def test_an_import_keeps_a_kernel_that_is_deleted_before_the_line_of_its_winner(
     with monkeypatch.context() as patch:
         patch.setattr(staging, "go_on", deleting)
         answer = merged(store, signed_winner(2), own)
-    assert deleted == [imports.Removed(artifacts=1, best=1)]
+    assert deleted == [RecordCounts(artifacts=1, best=1)]
     assert (answer.known.artifacts, answer.added.best, answer.waiting) == (1, 2, 0)
 
 
@@ -269,9 +270,9 @@ def test_an_old_kernel_that_a_winner_of_an_import_needs_is_not_pruned(
     assert (answer.known.artifacts, answer.added.best, answer.waiting) == (1, 2, 0)
 
 
-def deleting_problem(monkeypatch: pytest.MonkeyPatch, after: int) -> list[imports.Removed]:
+def deleting_problem(monkeypatch: pytest.MonkeyPatch, after: int) -> list[RecordCounts]:
     """Take a problem out after so many lines of the next import."""
-    go_on, deleted, lines = staging.go_on, list[imports.Removed](), itertools.count(1)
+    go_on, deleted, lines = staging.go_on, list[RecordCounts](), itertools.count(1)
 
     def deleting(*arguments: Any) -> None:
         go_on(*arguments)
@@ -293,7 +294,7 @@ def test_an_import_keeps_what_it_brought_of_a_problem_that_is_deleted_meanwhile(
     lines.append(TrialOfJob(JOB, dataclasses.replace(trial(0), m=max(ladder, default=None)), ENTERED))
     deleted = deleting_problem(monkeypatch, after=2)
     answer = merged(store, b"".join(json.dumps(exchange.to_plain(one)).encode() + b"\n" for one in lines))
-    assert deleted == [imports.Removed()]
+    assert deleted == [RecordCounts()]
     assert (answer.added.jobs, answer.added.trials, answer.waiting) == (1, 1, 1)
     with store.begin() as session:
         assert imports.remove_problem(session, asked.problem).trials == 1
@@ -307,7 +308,7 @@ def test_an_import_says_when_a_job_that_it_joined_was_deleted_meanwhile(
     deleted = deleting_problem(monkeypatch, after=1)
     with pytest.raises(BadLine, match=r"line 2: there is no job .* again if the job was deleted meanwhile"):
         merged(store, b"".join(PARTS[:5]))
-    assert deleted == [imports.Removed(jobs=1, trials=2)]
+    assert deleted == [RecordCounts(jobs=1, trials=2)]
     assert merged(store, b"".join(PARTS[:5])).added.trials == 4
 
 
@@ -355,7 +356,7 @@ def test_what_is_deleted_shows_no_more_and_goes_in_small_steps(
 
     monkeypatch.setattr(staging, "_step", watched)
     monkeypatch.setattr(staging, "_TRIALS", 24)
-    assert staging.remove(store, import_id, "me") == imports.Removed(jobs=1, trials=ALL)
+    assert staging.remove(store, import_id, "me") == RecordCounts(jobs=1, trials=ALL)
     assert len(shown) > ALL / 24
     assert set(shown) == {0}
     with store.read() as session:
@@ -397,7 +398,7 @@ def test_a_delete_that_broke_off_goes_on_when_it_is_asked_for_again(
     assert staging.remove(store, import_id, "me").jobs == 1
     with store.begin() as session:
         assert session.scalars(select(ImportRow)).all() == []
-        entering = staging.begin(session, imports.Import("d" * 32, False, None, None, ENTERED))
+        entering = staging.begin(session, Import("d" * 32, False, None, None, ENTERED))
     with pytest.raises(StoreError, match="there is no import"):
         staging.remove(store, entering.id, "me")
 
@@ -405,18 +406,18 @@ def test_a_delete_that_broke_off_goes_on_when_it_is_asked_for_again(
 def test_two_deletes_at_once_each_say_what_they_took(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     import_id = merged(store, b"".join(PARTS)).import_id
     assert import_id
-    delete_trials, others = staging._delete_trials, list[imports.Removed]()
+    delete_trials, others = staging._delete_trials, list[RecordCounts]()
 
     def faster(*arguments: Any) -> None:
         delete_trials(*arguments)
         if not others:
-            others.append(imports.Removed())
+            others.append(RecordCounts())
             others[:] = [staging.remove(store, import_id, "other")]
             assert merged_as(store, import_id).added.jobs == 1
 
     monkeypatch.setattr(staging, "_delete_trials", faster)
-    assert staging.remove(store, import_id, "me") == imports.Removed(trials=ALL)
-    assert others == [imports.Removed(jobs=1)]
+    assert staging.remove(store, import_id, "me") == RecordCounts(trials=ALL)
+    assert others == [RecordCounts(jobs=1)]
     assert len(numbers(store, JOB)) == ALL, "what was brought again stays"
     with store.read() as session:
         told = {entry.who: entry.data for entry in audit.listing(session) if entry.action == "delete import"}

@@ -13,12 +13,12 @@ from sqlalchemy import text
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Pointer, Preconditions, Resources, Scalar, Serves
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
+from tilewright.schema.entries import Import
 from tilewright.schema.job import TuneRequest
 from tilewright.schema.problem import DType, GemmProblem, Layout
 from tilewright.schema.trial import Baseline, BestConfig, Outcome, Provenance, Timing, Trial, VendorSamples
 from tuner.store import imports
 from tuner.store.database import Store
-from tuner.store.imports import Import
 
 HOST = DeviceSpec("host", "x86_64_v3", "Some CPU", sm_count=2, memory_bytes=8 << 30, l2_bytes=32 << 20)
 OTHER_HOST = dataclasses.replace(HOST, name="Another CPU")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -11,6 +9,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import gathered
+from tilewright.schema.entries import AuditRecord
 from tuner.store import records
 from tuner.store.database import insert_row
 from tuner.store.models import AuditRow
@@ -41,28 +40,6 @@ class Action(StrEnum):
     RESTORE = "restore"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """A change.
-
-    Attributes:
-        id: grows with time, never used twice.
-        who: ``key ID``, ``address ...`` of a caller without a key, ``user NAME`` of the command line, or
-            ``service``.
-        action: an :class:`Action`, or one of a newer release.
-        target: what was changed; empty for the database as a whole.
-        data: particulars.
-        created: aware UTC.
-    """
-
-    id: int
-    who: str
-    action: str
-    target: str
-    data: dict[str, Any]
-    created: datetime
-
-
 def note(session: Session, who: str, action: Action, target: object = "", **data: Any) -> int:
     """Add an entry, in the transaction of the change; gives its id."""
     values = {"who": records.text(who), "action": action.value, "target": records.text(str(target))}
@@ -76,8 +53,8 @@ def amend(session: Session, entry_id: int, **data: Any) -> None:
     session.execute(update(AuditRow).where(AuditRow.id == entry_id).values(data=data))
 
 
-def listing(session: Session, limit: int = 50, before: int | None = None) -> list[AuditEntry]:
+def listing(session: Session, limit: int = 50, before: int | None = None) -> list[AuditRecord]:
     """Entries, the newest first; ``before`` is the id of the last one of the page before."""
     query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
     query = query if before is None else query.where(AuditRow.id < before)
-    return [AuditEntry(**gathered(AuditEntry, row)) for row in session.scalars(query)]
+    return [AuditRecord(**gathered(AuditRecord, row)) for row in session.scalars(query)]

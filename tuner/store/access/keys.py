@@ -19,6 +19,7 @@ from typing import Any
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from tilewright.schema.entries import TrustedKey
 from tuner.store import records
 from tuner.store.database import IdempotencyConflict, insert_new, insert_or_update, insert_row
 from tuner.store.models import ApiKeyRow, EndedSignInRow, SubmissionRow, TrustedKeyRow
@@ -236,21 +237,6 @@ def _earlier(session: Session, key: str, request_digest: str) -> Answer:
             "this idempotency key was used for another request; repeat that request or use a new key"
         )
     return dict(answer)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TrustedKey:
-    """A public key whose signature makes the kernels and winners of an import run here.
-
-    Attributes:
-        key: ``ed25519:`` and 64 hex digits.
-        name: name of its owner.
-        created: since when it is trusted, aware UTC.
-    """
-
-    key: str
-    name: str
-    created: datetime
 
 
 def trust(session: Session, key: str, name: str) -> None:

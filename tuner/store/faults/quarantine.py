@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session
 from tilewright.schema.codec import decode, encode, gathered
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import ConfigSet
+from tilewright.schema.entries import QuarantineEntry
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import Outcome, Provenance, QuarantineEntry, Trial
+from tilewright.schema.trial import Outcome, Provenance, Trial
 from tuner.store import entities, records, sets
 from tuner.store.database import insert_new
 from tuner.store.models import ArtifactRow, BestConfigRow, JobRow, ProblemRow, QuarantineRow, TrialRow

@@ -26,12 +26,12 @@ from sqlalchemy import Select, delete, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import encode
+from tilewright.schema.entries import Import, RecordCounts
 from tuner.store import best, imports
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
 from tuner.store.best import Merged
 from tuner.store.database import Store, StoreError, insert_row
-from tuner.store.imports import Import, Removed
 from tuner.store.models import ImportRow, JobRow, TrialRow
 from tuner.store.queue import owners
 from tuner.store.records import RowReader, Unreadable, utc_now
@@ -106,7 +106,7 @@ def merge_winners(store: Store, staged_id: str, entering: Import) -> list[Merged
         found += some
 
 
-def remove(store: Store, import_id: str, who: str, stopping: threading.Event | None = None) -> Removed:
+def remove(store: Store, import_id: str, who: str, stopping: threading.Event | None = None) -> RecordCounts:
     """Take out everything that an import brought: what is served of it at once, the rest in small steps.
 
     Winners that were raced here stand as before, since no import takes their place. A pinned config set that
@@ -203,12 +203,12 @@ _READER = RowReader("import", lambda import_id, _state: import_id, _unsettled)
 
 def _take_back(
     store: Store, staged_id: str, joined: Iterable[tuple[str, int, int]], stopping: threading.Event | None
-) -> Removed:
+) -> RecordCounts:
     """Delete what an import brought; gives how much of it this process did."""
     taken = Counter[str]()
     with contextlib.suppress(_Settled):
         _take_steps(functools.partial(_step, store, staged_id, stopping), store, staged_id, joined, taken)
-    return Removed(**taken)
+    return RecordCounts(**taken)
 
 
 def _take_steps(

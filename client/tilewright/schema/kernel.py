@@ -1,4 +1,5 @@
-"""``Preconditions``: requirements of a kernel on a problem, its operands and the device."""
+"""What is known of a compiled kernel: its resources, and its requirements on a problem, its operands and the
+device. Not in trial.py, which a start from the cache skips."""
 
 from __future__ import annotations
 
@@ -9,6 +10,23 @@ from tilewright.schema.codec import Bounds, Count
 from tilewright.schema.problem import GemmProblem
 
 _Alignment = Annotated[int, Bounds(1, 2**20)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resources:
+    """Registers and memory of a kernel, read from the binary.
+
+    Attributes:
+        registers: registers of a thread.
+        spill_bytes: bytes of local memory of a thread to which the compiler spilled.
+        static_smem: bytes of static shared memory.
+        dynamic_smem: bytes of dynamic shared memory.
+    """
+
+    registers: Count = 0
+    spill_bytes: Count = 0
+    static_smem: Count = 0
+    dynamic_smem: Count = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
