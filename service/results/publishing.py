@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tilewright import Client
 from tilewright.errors import ArtifactError, ServiceError, TilewrightError
-from tilewright.http.endpoints import following
+from tilewright.http.result_endpoints import following
 from tilewright.http.sets import INDEX, Index, SetAnswer, kernel_path, set_path
 from tilewright.trust import served_serial
 

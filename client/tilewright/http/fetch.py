@@ -13,7 +13,8 @@ from tilewright import forks
 from tilewright.artifact import bundle
 from tilewright.errors import ArtifactError, ServiceError, ServiceUnreachable
 from tilewright.http.calls import KERNEL_BYTES, Call, Sender
-from tilewright.http.endpoints import Endpoints, bundle_calls
+from tilewright.http.endpoints import Endpoints
+from tilewright.http.result_endpoints import bundle_calls
 from tilewright.http.sets import kernel_path
 from tilewright.lazy import LazyModule
 from tilewright.trust import ServiceKey
