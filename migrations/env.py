@@ -8,7 +8,8 @@ from alembic import context
 from sqlalchemy import Connection
 
 from tuner.store.database import VERSION_TABLE, Store
-from tuner.store.models import JobRow, TextEnum, Utc
+from tuner.store.models import JobRow
+from tuner.store.tables.columns import TextEnum, Utc
 
 
 def plain_type(kind: str, item: Any, _context: Any) -> str | Literal[False]:

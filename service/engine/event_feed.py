@@ -23,7 +23,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from tilewright.lazy import LazyModule
 from tilewright.schema.job import JobStatus
 from tuner.store import jobs
-from tuner.store.database import ALIVE, EVENTS, Changes, Store
+from tuner.store.database import Store
+from tuner.store.engines.postgres_engine import ALIVE, EVENTS
+from tuner.store.engines.sqlite_engine import Changes
 from tuner.store.records import EventRecord
 
 if TYPE_CHECKING:
@@ -155,7 +157,7 @@ class EventFeed:
         self._followers = defaultdict[str, set[Follower]](set)
         self._last: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
-        self._changes = Changes(store)
+        self._changes = Changes(store.engine)
         self._listener = Listener(store.engine) if store.engine.dialect.name == "postgresql" else None
         self._seen: int | None = None  # the stamp of the database that the last look began with
         self._look_at = 0.0  # when all jobs are looked at, heard of or not, by ``time.monotonic()``

@@ -25,7 +25,7 @@ from tuner.store.sets import ServedSetRecord, SetRecord
 _JOB_ID = re.compile("[0-9a-f]{32}")
 _NUMBER = re.compile("[0-9]{1,18}")
 _INT = 2**31 - 1  # the greatest number that most columns of ids hold
-BIG_INT = 2**63 - 1  # and those of :data:`tuner.store.models.BigId`
+BIG_INT = 2**63 - 1  # and those of :data:`tuner.store.tables.columns.BigId`
 _STAKE = re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]{1,3})?")
 _MICROS = re.compile("[0-9]{1,16}")  # until the year 2286
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)

@@ -18,7 +18,8 @@ from tilewright.schema.config_set import FORMAT, ConfigSet
 from tilewright.schema.match import LookupResult, MatchLimits
 from tilewright.schema.problem import GemmProblem
 from tuner.store import best, exchange, sets
-from tuner.store.database import Changes, Store
+from tuner.store.database import Store
+from tuner.store.engines.sqlite_engine import Changes
 
 _MOST_LOADED = 8
 _ORDER = ("exact", "ladder", "nearest", "vendor")
@@ -80,7 +81,7 @@ class ServedSets:
 
     def __init__(self, store: Store, quality: ResultQuality, stale: StaleResults) -> None:
         self.store, self._quality, self._stale = store, quality, stale
-        self._changes = Changes(store)
+        self._changes = Changes(store.engine)
         self._found: dict[str, tuple[Hashable, LoadedSet]] = {}
         self._versions: dict[str, tuple[int | None, _Classes]] = {}
         self._makers: dict[str, SnapshotMaker] = {}

@@ -10,7 +10,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from service.errors import Kind, Refusal
-from tuner.store.database import Changes, Store
+from tuner.store.database import Store
+from tuner.store.engines.sqlite_engine import Changes
 
 T = TypeVar("T")
 _AT_WORK = 2  # at once
@@ -32,7 +33,7 @@ class SharedWork:
     PostgreSQL does not tell of commits, there only callers at the same time share one."""
 
     def __init__(self, store: Store) -> None:
-        self._changes = Changes(store)
+        self._changes = Changes(store.engine)
         self._callers = threading.BoundedSemaphore(_MOST_CALLERS)
         self._places = threading.BoundedSemaphore(_AT_WORK)
         self._lock = threading.Lock()

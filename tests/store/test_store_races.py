@@ -20,7 +20,8 @@ from store_samples import HOST, HOST_CLASS, request
 from tilewright.schema.job import JobStatus
 from tuner.store import jobs, sets
 from tuner.store.access import keys
-from tuner.store.database import Changes, Store
+from tuner.store.database import Store
+from tuner.store.engines.sqlite_engine import Changes
 from tuner.store.models import JobRow
 from tuner.store.queue import claims
 
@@ -210,7 +211,7 @@ def commit(store: Store) -> None:
 
 
 def test_the_stamp_changes_with_commits_and_only_then(store: Store) -> None:
-    changes = Changes(store)
+    changes = Changes(store.engine)
     try:
         before = changes.stamp()
         if store.engine.dialect.name != "sqlite":
@@ -231,7 +232,7 @@ def test_the_stamp_changes_with_commits_and_only_then(store: Store) -> None:
 
 @postgresql_is_long
 def test_commits_of_another_process_change_it_and_rollbacks_do_not(store: Store, url: str) -> None:
-    changes = Changes(store)
+    changes = Changes(store.engine)
     try:
         before = changes.stamp()
         try:
@@ -255,7 +256,7 @@ store.close()
 
 
 def test_a_connection_that_breaks_costs_one_stamp_and_repeats_none(store: Store) -> None:
-    changes = Changes(store)
+    changes = Changes(store.engine)
     try:
         if store.engine.dialect.name != "sqlite":
             return

@@ -23,6 +23,7 @@ from store_samples import HOST, HOST_CLASS, request
 from tuner.store import database, entities, jobs, records
 from tuner.store.access import keys
 from tuner.store.database import VERSION_TABLE, SchemaTooNew, Store, StoreError, alembic_config
+from tuner.store.engines import sqlite_engine
 from tuner.store.models import JobRow
 from tuner.store.records import utc_now
 
@@ -260,7 +261,7 @@ def test_sqlite_is_prepared(tmp_path: Path) -> None:
 def test_a_wait_for_the_lock_counts_also_where_it_was_in_vain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.3)
+    monkeypatch.setattr(sqlite_engine, "BUSY_SECONDS", 0.3)
     waits: list[float] = []
     first = Store.open(f"sqlite:///{tmp_path}/store.db")
     second = Store.open(f"sqlite:///{tmp_path}/store.db", waits.append)
@@ -295,7 +296,7 @@ def test_a_long_migration_of_another_process_is_waited_for(
         told.append(line)
         transaction.rollback()
 
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_engine, "BUSY_SECONDS", 0.05)
     monkeypatch.setattr(database.log, "warning", tell)
     store.migrate()
     assert store.schema_state() == "head"

@@ -6,13 +6,11 @@ import contextlib
 import dataclasses
 import enum
 import functools
-import json
 import logging
-import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -29,7 +27,6 @@ from sqlalchemy import (
     Engine,
     Executable,
     Table,
-    create_engine,
     event,
     func,
     insert,
@@ -37,24 +34,15 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
 from tilewright.errors import TilewrightError
-from tilewright.trust import private_folder
+from tuner.store.engines import READ, WAIT_S, postgres_engine, sqlite_engine
 from tuner.store.models import Base
 
 Values = dict[str, Any]
 NEWS = "tilewright_news"  # in the info of a session: the jobs that it added events to
-EVENTS = "tilewright_events"  # the channel on which PostgreSQL tells of them
-# NOTE: a network that drops packets would hold a connection for hours, and what waits for it.
-ALIVE = {
-    "connect_timeout": 10,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 25_000,
-}
 log = logging.getLogger("tilewright.database")
 
 
@@ -239,56 +227,6 @@ def _is_known(scripts: ScriptDirectory, revision: str) -> bool:
         return False
 
 
-class Changes:
-    """Reads SQLite's ``data_version``, which takes microseconds; PostgreSQL has no counterpart.
-
-    Safe to share between threads.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._engine = store.engine
-        self._tells = store.engine.dialect.name == "sqlite"
-        # NOTE: a connection of its own that never writes, since SQLite tells of the commits of others only.
-        self._connection: Any = None
-        self._lost = 0
-        self._lock = threading.Lock()
-
-    def stamp(self) -> int | None:
-        """A number that changes with each commit of any process; None if the database tells none."""
-        if not self._tells:
-            return None
-        with self._lock:
-            try:
-                if self._connection is None:
-                    self._connection = self._engine.raw_connection()
-                row = self._connection.driver_connection.execute("PRAGMA data_version").fetchone()
-            except sqlite3.Error:
-                if self._connection is not None:
-                    self._connection.invalidate()
-                    self._connection = None
-                self._lost += 1
-                return None
-            # NOTE: each connection counts for itself, in 32 bits.
-            return (self._lost << 32) + int(row[0])
-
-    def close(self) -> None:
-        """Give the connection back."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-
-BUSY_SECONDS = 30
-_READ = "tilewright_read"
-_WAIT_S = "tilewright_wait_s"
-_BUSY_TIMEOUT = "PRAGMA busy_timeout={}"  # NOTE: a pragma takes no parameter
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.01
-# NOTE: a transaction of its own, which does not wait for the disk: those that notify commit one at a time.
-_NOTIFY = text(
-    "SELECT set_config('synchronous_commit', 'off', true), pg_notify(:channel, job)"
-    " FROM unnest(CAST(:jobs AS text[])) AS job"
-)
 _TURN_S = 0.2  # NOTE: a request that waits for longer holds a thread which others could use
 
 
@@ -321,10 +259,11 @@ class Store:
         """
         parsed = _parse(url)
         shown = without_secrets(parsed)
-        if not create and parsed.drivername == "sqlite" and not Path(str(parsed.database)).exists():
+        is_file = parsed.drivername == "sqlite"
+        if not create and is_file and not Path(str(parsed.database)).exists():
             raise NoDatabase(f"there is no database {shown} yet; 'tilewright serve' makes it")
         try:
-            engine = _sqlite(parsed, on_lock) if parsed.drivername == "sqlite" else _postgres(parsed)
+            engine = sqlite_engine.of(parsed, on_lock) if is_file else postgres_engine.of(parsed)
             with engine.connect():
                 pass
         except ModuleNotFoundError as error:
@@ -335,8 +274,8 @@ class Store:
         except (DBAPIError, sqlite3.DatabaseError, OSError, UnicodeDecodeError) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
             raise StoreError(f"cannot open {shown}: {cause}; check that it exists and may be used") from error
-        if parsed.drivername == "sqlite":
-            _keep_to_file(engine)
+        if is_file:
+            sqlite_engine.keep_to_file(engine)
         return cls(engine)
 
     @contextlib.contextmanager
@@ -350,22 +289,12 @@ class Store:
             with Session(self.engine, expire_on_commit=False) as session, session.begin():
                 yield session
             if NEWS in session.info and self.engine.dialect.name == "postgresql":
-                self._notify(session.info[NEWS])
-
-    def _notify(self, job_ids: Collection[str]) -> None:
-        """Notify readers that these jobs have new events; if that fails, readers find the events at a later
-        look."""
-        options: dict[str, Any] = {_READ: True, "isolation_level": "AUTOCOMMIT"}
-        try:
-            with self.engine.connect().execution_options(**options) as connection:
-                connection.execute(_NOTIFY, {"channel": EVENTS, "jobs": list(job_ids)})
-        except SQLAlchemyError as error:  # also of a pool in use: the transaction is committed
-            log.info("followers hear later of new events: %s", error)
+                postgres_engine.notify(self.engine, session.info[NEWS])
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Session]:
         """A transaction that cannot write, and that never waits for one that does."""
-        options: dict[str, Any] = {_READ: True}
+        options: dict[str, Any] = {READ: True}
         if self.engine.dialect.name == "postgresql":
             options["postgresql_readonly"] = True
         with Session(self.engine.execution_options(**options), expire_on_commit=False) as session:
@@ -374,7 +303,7 @@ class Store:
     def impatient(self, wait_s: float, writers: int) -> Store:
         """The same database for callers who rather try again later: a transaction waits at most ``wait_s``
         seconds for other writers, and at most ``writers`` threads do so at once."""
-        engine = self.engine.execution_options(**{_WAIT_S: wait_s})
+        engine = self.engine.execution_options(**{WAIT_S: wait_s})
         return Store(engine, threading.BoundedSemaphore(writers))
 
     @contextlib.contextmanager
@@ -404,7 +333,7 @@ class Store:
                     upgrade(connection)
                 return
             except DBAPIError as error:
-                if before == "head" or not _is_busy(error.orig):
+                if before == "head" or not sqlite_engine.is_busy(error.orig):
                     raise
             log.warning(
                 "another process migrates the database or writes to it; this one waits until that has ended"
@@ -412,7 +341,7 @@ class Store:
 
     def schema_state(self) -> State:
         """``empty``, ``older``, ``head`` or ``newer`` than this release."""
-        with self.engine.execution_options(**{_READ: True}).connect() as connection:
+        with self.engine.execution_options(**{READ: True}).connect() as connection:
             return state(connection)
 
     def close(self) -> None:
@@ -448,134 +377,3 @@ def _parse(url: str) -> URL:
     if parsed.drivername == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise StoreError("a store in memory keeps nothing; use sqlite:///path/to/file.db")
     return parsed
-
-
-def _postgres(url: URL) -> Engine:
-    options = {name: value for name, value in ALIVE.items() if name not in url.query}
-    engine = create_engine(url, pool_pre_ping=True, connect_args=options)
-    event.listen(engine, "connect", _connect_postgres)
-    event.listen(engine, "begin", _begin_postgres)
-    return engine
-
-
-def _connect_postgres(connection: Any, _: object) -> None:
-    """Have the server, too, notice a client that is gone: its transaction would keep its locks. And have it
-    write times as the driver can read them, which takes no year 0 or 10000 of another time zone."""
-    with connection.cursor() as cursor:
-        cursor.execute("SET TIME ZONE 'UTC'")
-        cursor.execute("SET DateStyle = 'ISO'")
-        for name in ("idle", "interval", "count"):
-            cursor.execute(f"SET tcp_keepalives_{name} = {ALIVE[f'keepalives_{name}']}")
-        cursor.execute(f"SET tcp_user_timeout = {ALIVE['tcp_user_timeout']}")
-    connection.commit()
-
-
-def _begin_postgres(connection: Connection) -> None:
-    options = connection.get_execution_options()
-    wait_s = options.get(_WAIT_S)
-    if wait_s is not None and not options.get(_READ):
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1e3 * wait_s)}")
-
-
-def _sqlite(url: URL, on_lock: Callable[[float], None]) -> Engine:
-    file = Path(url.database or "")
-    private_folder(file.parent)
-    if not file.exists():
-        file.touch(0o600)  # others could read results and digests of keys; its log gets the same mode
-    engine = create_engine(
-        url,
-        connect_args={"timeout": BUSY_SECONDS},
-        pool_size=8,
-        max_overflow=56,
-        json_deserializer=_json_or_text,
-    )
-    event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", functools.partial(_begin_sqlite, on_lock))
-    return engine
-
-
-def _keep_to_file(engine: Engine) -> None:
-    """Refuse transactions while the path leads to another file than the one that was opened, or to none:
-    connections that are open would write to a file that no name leads to, and new ones to another."""
-    file = Path(str(engine.url.database)).absolute()
-    opened = _identity(file)
-
-    def check(*_: object) -> None:
-        if _identity(file) != opened:
-            error = sqlite3.OperationalError("its file was removed or replaced")
-            error.sqlite_errorcode = sqlite3.SQLITE_READONLY_DBMOVED
-            raise error
-
-    # NOTE: after connecting too, else one that began before the file was replaced stays in the pool.
-    for moment in ("do_connect", "connect", "checkout"):
-        event.listen(engine, moment, check, insert=True)
-
-
-def _identity(file: Path) -> tuple[int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _json_or_text(text: str) -> Any:
-    """The value of a JSON text; damaged text itself, which no record is made of, so that only its row is
-    unreadable and not each query that meets it."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # NOTE: without this the driver begins by itself, too late, and commits before a CREATE TABLE.
-    connection.isolation_level = None
-    if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-        connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")
-    connection.execute("PRAGMA foreign_keys=ON")
-
-
-def _begin_sqlite(on_lock: Callable[[float], None], connection: Connection) -> None:
-    # NOTE: a transaction that reads first and writes later fails at once when another wrote in
-    # between, whatever the timeout; so writers take the lock at the start.
-    driver: Any = connection.connection.dbapi_connection
-    options = connection.get_execution_options()
-    reads, wait_s = bool(options.get(_READ)), options.get(_WAIT_S, BUSY_SECONDS)
-    driver.execute(f"PRAGMA query_only={int(reads)}")
-    if reads:
-        driver.execute(_BUSY_TIMEOUT.format(round(1e3 * wait_s)))
-        connection.exec_driver_sql("BEGIN")
-        return
-    started = time.perf_counter()
-    driver.execute(_BUSY_TIMEOUT.format(0))
-    try:
-        _begin_immediate(connection, driver, wait_s)
-    finally:
-        on_lock(time.perf_counter() - started)
-        driver.execute(_BUSY_TIMEOUT.format(round(1e3 * wait_s)))
-
-
-def _is_busy(error: BaseException | None) -> bool:
-    """Whether another connection holds the lock of SQLite's writers."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-
-
-def _begin_immediate(connection: Connection, driver: Any, wait_s: float) -> None:
-    """Begin when no other writes, within so many seconds.
-
-    SQLite itself waits longer from try to try, up to 0.1 s, however short the transactions of the others are:
-    of many writers, some would wait for seconds.
-    """
-    pause, until = _FIRST_PAUSE_S, time.monotonic() + wait_s
-    while (left := until - time.monotonic()) > 0:
-        try:
-            driver.execute("BEGIN IMMEDIATE")
-            return
-        except sqlite3.OperationalError as error:
-            if not _is_busy(error):
-                break
-        time.sleep(min(left, random.uniform(0.5, 1.5) * pause))
-        pause = min(1.2 * pause, _LONGEST_PAUSE_S)
-    connection.exec_driver_sql("BEGIN IMMEDIATE")  # for SQLAlchemy to raise

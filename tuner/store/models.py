@@ -1,99 +1,24 @@
-"""The tables: column types, constraint names and one class for each table."""
+"""The tables, one class for each; those of callers are in :mod:`tuner.store.tables.callers`."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any, ClassVar
+from datetime import datetime
+from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    DateTime,
-    Dialect,
-    Double,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Text,
-    TypeDecorator,
-    UniqueConstraint,
-)
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy import BigInteger, ForeignKey, ForeignKeyConstraint, Index, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from tilewright.schema.entries import MissReason
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import Activation, DType, Layout
 from tilewright.schema.trial import Outcome
-
-_NAMES = {
-    "pk": "pk_%(table_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-}
-# NOTE: only INTEGER PRIMARY KEY counts up by itself in SQLite.
-BigId = BigInteger().with_variant(Integer, "sqlite")
-
-
-class Utc(TypeDecorator[datetime]):
-    """Aware UTC both ways, also where the database keeps no time zone."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse naive times, convert the others to UTC."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"{value} has no time zone; pass an aware datetime")
-        value = value.astimezone(UTC)
-        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Attach or convert to UTC."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
-
-
-class TextEnum(TypeDecorator[Any]):
-    """A member of a string enumeration as its text. The text of a member that this release lacks is given
-    back as it is, so that one row of a newer release does not make a query fail."""
-
-    impl = String(16)
-    cache_ok = True
-
-    def __init__(self, kind: type[Any]) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
-        """The text of a member."""
-        return None if value is None else str(value)
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002
-        """The member of a text, or the text."""
-        try:
-            return None if value is None else self.kind(value)
-        except ValueError:
-            return value
-
-
-class Base(DeclarativeBase):
-    """Root of all tables."""
-
-    metadata = MetaData(naming_convention=_NAMES)
-    type_annotation_map: ClassVar[dict[Any, Any]] = {
-        datetime: Utc,
-        float: Double,
-        dict[str, Any]: JSON(none_as_null=True),
-        list[Any]: JSON(none_as_null=True),
-        **{kind: TextEnum(kind) for kind in (JobStatus, MissReason, Outcome, DType, Layout, Activation)},
-    }
+from tuner.store.tables.callers import ApiKeyRow as ApiKeyRow
+from tuner.store.tables.callers import AuditRow as AuditRow
+from tuner.store.tables.callers import EndedSignInRow as EndedSignInRow
+from tuner.store.tables.callers import SubmissionRow as SubmissionRow
+from tuner.store.tables.callers import TrustedKeyRow as TrustedKeyRow
+from tuner.store.tables.columns import Base as Base
+from tuner.store.tables.columns import BigId
 
 
 class DeviceRow(Base):
@@ -154,7 +79,7 @@ class ImportRow(Base):
     trusted: Mapped[bool]
     signer: Mapped[str | None] = mapped_column(String(80))
     key_id: Mapped[str | None] = mapped_column(String(16))
-    staged: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    staged: Mapped[dict[str, Any] | None]
     created: Mapped[datetime]
 
 
@@ -184,8 +109,8 @@ class JobRow(Base):
     attempt: Mapped[int]
     lease_until: Mapped[datetime | None]
     lease_s: Mapped[float | None]
-    progress: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    progress: Mapped[dict[str, Any] | None]
+    result: Mapped[dict[str, Any] | None]
     error: Mapped[str | None] = mapped_column(Text)
     cancel_requested: Mapped[bool]
     import_id: Mapped[str | None] = mapped_column(ForeignKey("import.id"), index=True)
@@ -206,21 +131,8 @@ class LadderRow(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("job.id"), primary_key=True)
     m: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     problem_id: Mapped[int] = mapped_column(ForeignKey("problem.id"), index=True)
-    result: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    result: Mapped[dict[str, Any] | None]
     error: Mapped[str | None] = mapped_column(Text)
-
-
-class SubmissionRow(Base):
-    """An idempotency key, the request it came with and what that was answered; kept for a day."""
-
-    __tablename__ = "submission"
-    __table_args__ = (Index(None, "created"),)
-
-    key: Mapped[str] = mapped_column(Text, primary_key=True)
-    request_digest: Mapped[str] = mapped_column(String(64))
-    # NOTE: null within the transaction of the request, because the key is taken before its work is done.
-    answer: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    created: Mapped[datetime]
 
 
 class TrialRow(Base):
@@ -246,10 +158,10 @@ class TrialRow(Base):
     outcome: Mapped[Outcome]
     message: Mapped[str] = mapped_column(Text)
     median_us: Mapped[float | None]
-    timing: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    timing: Mapped[dict[str, Any] | None]
     artifact: Mapped[str | None] = mapped_column(String(64))
-    resources: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    provenance: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    resources: Mapped[dict[str, Any] | None]
+    provenance: Mapped[dict[str, Any] | None]
     compile_s: Mapped[float]
     check_s: Mapped[float]
     measure_s: Mapped[float]
@@ -257,7 +169,7 @@ class TrialRow(Base):
     repeatable: Mapped[bool | None]
     own_fault: Mapped[bool | None]
     m: Mapped[int | None]
-    anchor: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    anchor: Mapped[dict[str, Any] | None]
     sampled: Mapped[datetime | None]
     created: Mapped[datetime]
 
@@ -276,8 +188,8 @@ class TrialSlotRow(Base):
     lease_until: Mapped[datetime]
     state: Mapped[str] = mapped_column(String(16))
     turn: Mapped[int]
-    task: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    trial: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    task: Mapped[dict[str, Any] | None]
+    trial: Mapped[dict[str, Any] | None]
 
 
 class ArtifactRow(Base):
@@ -385,16 +297,6 @@ class ImportedBestRow(_Winner, Base):
     queued: Mapped[datetime | None]
 
 
-class TrustedKeyRow(Base):
-    """A public key whose signature makes the kernels and winners of an import run here."""
-
-    __tablename__ = "trusted_key"
-
-    public_key: Mapped[str] = mapped_column(String(80), primary_key=True)
-    name: Mapped[str] = mapped_column(Text)
-    created: Mapped[datetime]
-
-
 class ConfigSetRow(Base):
     """A snapshot of a device class's winners, named by its content; ``content`` is compressed."""
 
@@ -464,47 +366,3 @@ class EventRow(Base):
     kind: Mapped[str] = mapped_column(String(32))
     data: Mapped[dict[str, Any]]
     created: Mapped[datetime]
-
-
-class AuditRow(Base):
-    """Who changed what; ids are never used twice."""
-
-    __tablename__ = "audit"
-    __table_args__ = (Index(None, "created"), {"sqlite_autoincrement": True})
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    who: Mapped[str] = mapped_column(Text)
-    action: Mapped[str] = mapped_column(String(32))
-    target: Mapped[str] = mapped_column(Text)
-    data: Mapped[dict[str, Any]]
-    created: Mapped[datetime]
-
-
-class ApiKeyRow(Base):
-    """A key that opens the API, as a salted digest of its secret: the secret itself is kept nowhere.
-    ``max_queued`` is NULL for what the settings say, ``priority`` for 0."""
-
-    __tablename__ = "api_key"
-
-    id: Mapped[str] = mapped_column(String(16), primary_key=True)
-    name: Mapped[str] = mapped_column(Text)
-    salt: Mapped[str] = mapped_column(String(64))
-    digest: Mapped[str] = mapped_column(String(64))
-    scopes: Mapped[list[Any]]
-    created: Mapped[datetime]
-    expires: Mapped[datetime | None]
-    revoked: Mapped[datetime | None]
-    max_queued: Mapped[int | None]
-    priority: Mapped[int | None]
-
-
-class EndedSignInRow(Base):
-    """A session of the page that was ended before it ended by itself; where ``id`` is that of a key, all of
-    its sessions that end until then. ``key_id`` is NULL in rows of releases that did not keep it."""
-
-    __tablename__ = "ended_sign_in"
-    __table_args__ = (Index(None, "expires"),)
-
-    id: Mapped[str] = mapped_column(String(16), primary_key=True)
-    key_id: Mapped[str | None] = mapped_column(String(16), index=True)
-    expires: Mapped[datetime]

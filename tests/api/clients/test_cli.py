@@ -235,7 +235,7 @@ def test_serve_says_that_another_holds_the_database(
 ) -> None:
     file = tmp_path / "held.db"
     data(run("db", "upgrade", "--database-url", f"sqlite:///{file}", "--json"))
-    monkeypatch.setattr("tuner.store.database.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("tuner.store.engines.sqlite_engine.BUSY_SECONDS", 0.1)
     with closing(sqlite3.connect(file, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         code, told = serve("--database-url", f"sqlite:///{file}", "--port", "0")

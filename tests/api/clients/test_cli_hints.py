@@ -23,8 +23,8 @@ from service.cli.main import app
 from tilewright import Client, GemmProblem, __version__, wire
 from tilewright.errors import ServiceError
 from tilewright.http.arguments import Miss
-from tuner.store import database
 from tuner.store.database import Store
+from tuner.store.engines import sqlite_engine
 from tuner.store.upkeep import check
 
 Run = Callable[..., Result]
@@ -323,7 +323,7 @@ def test_what_goes_wrong_on_this_machine_is_told_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...], told: str
 ) -> None:
     url = f"sqlite:///{tmp_path / 'locked.db'}"
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_engine, "BUSY_SECONDS", 0.1)
     with closing(Store.open(url)) as store:
         store.migrate()
         with store.begin() as session:

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from postgres_server import find_binaries, running
 
-from tuner.store.database import ALIVE
+from tuner.store.engines.postgres_engine import ALIVE
 
 HERE, THERE = "10.231.77.1", "10.231.77.2"
 _HOLDS = """

@@ -14,8 +14,9 @@ from store_samples import HOST, request
 
 from service.engine import event_feed
 from service.engine.event_feed import EventFeed, Follower, Listener
-from tuner.store import database, jobs
+from tuner.store import jobs
 from tuner.store.database import Store
+from tuner.store.engines import postgres_engine
 
 PATIENCE_S = 20.0
 _DROP = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
@@ -183,7 +184,7 @@ def test_an_event_that_nobody_told_of_arrives(
 ) -> None:
     monkeypatch.setattr(event_feed, "QUIET_S", 0.5)
     if failing == "tell":
-        monkeypatch.setattr(Store, "_notify", lambda *_: None)
+        monkeypatch.setattr(postgres_engine, "notify", lambda *_: None)
     else:
         monkeypatch.setattr(event_feed, "EVENTS", "not a channel")
     job_id = submitted(store)
@@ -198,7 +199,7 @@ def test_an_event_that_nobody_told_of_arrives(
 
 
 def test_a_notice_that_fails_costs_nothing_but_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_NOTIFY", text("SELECT no_such_function(:channel, :jobs)"))
+    monkeypatch.setattr(postgres_engine, "_NOTIFY", text("SELECT no_such_function(:channel, :jobs)"))
     job_id = submitted(store)
     told(store, job_id, 1)
     with store.read() as session:

@@ -22,8 +22,9 @@ from service.engine.health import Trouble
 from service.settings import Settings
 from tilewright.schema.job import JobProgress, JobStatus
 from tilewright.schema.trial import BestConfig
-from tuner.store import database, jobs, trials
+from tuner.store import jobs, trials
 from tuner.store.database import Store
+from tuner.store.engines import sqlite_engine
 from tuner.store.queue import claims
 
 TRIALS = 30
@@ -86,7 +87,7 @@ def check_nothing_was_lost(store: Store, job_id: str) -> None:
 @pytest.fixture
 def sqlite_store(sqlite_databases: Databases, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A store that waits for a lock for 0.2 s only."""
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite_engine, "BUSY_SECONDS", 0.2)
     with opened(sqlite_databases.copy(migrate)) as store:
         yield store
 

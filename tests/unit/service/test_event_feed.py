@@ -22,7 +22,8 @@ from service.http.pages import now as pages
 from service.http.routes import jobs as job_routes
 from tilewright.schema.job import JobStatus
 from tuner.store import jobs
-from tuner.store.database import Changes, Store
+from tuner.store.database import Store
+from tuner.store.engines.sqlite_engine import Changes
 from tuner.store.records import EventRecord, utc_now
 
 PATIENCE_S = 20

@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 from tilewright.errors import TilewrightError
 from tilewright.schema.config_set import ConfigSet
 from tuner.store import best, entities, jobs, sets, trials
-from tuner.store.database import BUSY_SECONDS, Store, StoreError
+from tuner.store.database import Store, StoreError
+from tuner.store.engines.sqlite_engine import BUSY_SECONDS
 from tuner.store.models import ArtifactRow, ConfigSetRow, JobRow
 from tuner.store.records import Unreadable
 from tuner.store.upkeep import staging

@@ -1,0 +1,1 @@
+"""Column types, and the tables of callers; :mod:`tuner.store.models` has all tables."""
