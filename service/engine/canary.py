@@ -219,11 +219,9 @@ def reading(timings: Sequence[Timing], conditions: Conditions, driver: str) -> R
         high_us=max(one.high_us for one in timings),
         mhz=_mean([one.mhz for one in timings]),
         watts=_mean([one.watts for one in timings]),
-        most_mhz=conditions.most_mhz,
-        power_limit_watts=conditions.power_limit_watts,
-        celsius=conditions.celsius,
         driver=driver,
         method=timings[0].method,
+        **encode(conditions),
     )
 
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fastapi import Request, Response
+from fastapi import Response
 from pydantic import BaseModel
 
 from service.errors import Kind, Refusal
@@ -58,13 +58,6 @@ def answer(body: BaseModel, if_none_match: str | None) -> Response:
     if has(if_none_match, tag):
         return unchanged(tag, ASK_FIRST)
     return Response(content, media_type="application/json", headers=of(tag, ASK_FIRST))
-
-
-def link_next(request: Request, response: Response, cursor: str | None) -> None:
-    """Tell where the next page is: this request with another cursor. Nothing where this page is the last."""
-    if cursor:
-        url = request.url.include_query_params(cursor=cursor)
-        response.headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
 
 
 class InFlight:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, TypeVar
+
+from fastapi import Request, Response
 
 from service.errors import Kind, Refusal
 from tilewright import wire
@@ -22,6 +25,7 @@ from tuner.store.misses import Place
 from tuner.store.records import JobRecord, Unreadable, WaitingBest
 from tuner.store.sets import ServedSetRecord, SetRecord
 
+T = TypeVar("T")
 _JOB_ID = re.compile("[0-9a-f]{32}")
 _NUMBER = re.compile("[0-9]{1,18}")
 _INT = 2**31 - 1  # the greatest number that most columns of ids hold
@@ -188,9 +192,18 @@ def tune_hint(problem: GemmProblem) -> dict[str, object]:
     return {name: value for name, value in problem.to_dict().items() if name in named or value != plain[name]}
 
 
-def page_end(count: int, limit: int, last: object) -> str | None:
-    """The cursor after a page, None if the page was the last."""
-    return cursor(last) if count == limit and count else None
+def page_end(found: Sequence[T], limit: int, last: Callable[[T], object] = attrgetter("id")) -> str | None:
+    """The cursor after a page, of what ``last`` tells of its last entry; None if no page follows."""
+    return cursor(last(found[-1])) if found and len(found) == limit else None
+
+
+def link_next(request: Request, response: Response, cursor: str | None) -> str | None:
+    """Tell where the next page is: this request with another cursor, which is given back. Nothing where this
+    page is the last."""
+    if cursor:
+        url = request.url.include_query_params(cursor=cursor)
+        response.headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
+    return cursor
 
 
 def _bad_cursor() -> Refusal:

@@ -26,9 +26,8 @@ from tuner.search.search import MEASURED
 from tuner.workers.bench import Bench
 from tuner.workers.process import WorkerError
 
-SEARCHED = (
-    0.8  # of the seconds, for the searches; in the others, kernels are measured on the rows beside theirs
-)
+# Of the seconds, for the searches; in the others, kernels are measured on the rows beside theirs.
+SEARCHED = 0.8
 ROW_FRACTION = 1 / ROWS_OF_A_JOB  # of the trials of the largest row, for each other one
 RACED = 0.05  # regret up to which a kernel takes part in the race of a row
 OWN = 3  # best kernels of a row that are measured on the rows beside it, and race there

@@ -390,14 +390,7 @@ def interference(won: FinalResult, head_to_head: RaceSamples) -> list[str]:
 
 
 def _winner_timing(head_to_head: RaceSamples, disturbed: str) -> Timing:
-    interval = median_interval(head_to_head.samples_us[0])
-    return Timing(
-        samples_us=tuple(head_to_head.samples_us[0]),
-        median_us=interval.value,
-        low_us=interval.low,
-        high_us=interval.high,
-        method=head_to_head.method,
-        mhz=head_to_head.mhz,
-        watts=head_to_head.watts,
-        disturbed=disturbed,
-    )
+    samples, race = head_to_head.samples_us[0], head_to_head
+    found = median_interval(samples)
+    times = (tuple(samples), found.value, found.low, found.high)
+    return Timing(*times, race.method, race.mhz, race.watts, disturbed)

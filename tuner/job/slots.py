@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from tilewright.artifact import Artifact
 from tilewright.errors import TilewrightError
-from tilewright.schema.codec import decode, encode
+from tilewright.schema.codec import encode
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
@@ -30,7 +30,7 @@ from tuner.store import database, entities, jobs
 from tuner.store.database import JobTaken, Store
 from tuner.store.models import JobRow, TrialSlotRow
 from tuner.store.queue import claims, owners
-from tuner.store.records import JobRecord, Unreadable, set_aside
+from tuner.store.records import JobRecord, Unreadable, of_row, set_aside
 
 R = TypeVar("R")
 SEARCH = "search"  # the phase of a job that has trials to give away
@@ -205,15 +205,7 @@ def _slots(session: Session) -> Any:
 
 
 def _slot(row: Any) -> Slot:
-    return Slot(
-        id=row.id,
-        turn=row.turn,
-        state=SlotState(row.state),
-        helper=row.helper,
-        lost=bool(row.late) or owners.is_gone(row.helper),
-        task=None if row.task is None else decode(TrialTask, row.task),
-        trial=None if row.trial is None else decode(Trial, row.trial),
-    )
+    return of_row(Slot, row, lost=bool(row.late) or owners.is_gone(row.helper))
 
 
 class SlotBoard:

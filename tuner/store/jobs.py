@@ -46,7 +46,7 @@ def events_after(session: Session, job_id: str, last_id: int = 0, limit: int = 5
     """Events of a job that follow ``last_id``, oldest first."""
     query = select(EventRow).where(EventRow.job_id == job_id, EventRow.id > last_id)
     rows = session.scalars(query.order_by(EventRow.id).limit(limit))
-    return [EventRecord(row.id, row.job_id, row.kind, row.data, row.created) for row in rows]
+    return [EventRecord(**gathered(EventRecord, row)) for row in rows]
 
 
 def newest_events(session: Session, ids: Sequence[str]) -> dict[str, int]:

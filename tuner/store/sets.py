@@ -23,6 +23,7 @@ from tuner.store import entities
 from tuner.store.access import audit
 from tuner.store.database import StoreError, insert_new
 from tuner.store.models import ArtifactRow, ConfigSetRow, ServedSetRow
+from tuner.store.records import row_values
 
 _LEVEL = 6
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
@@ -103,14 +104,7 @@ def changed(session: Session, device_class: str) -> None:
 def keep(session: Session, snapshot: Snapshot, made_from: str) -> bytes:
     """Serve a snapshot as the latest of its class. Returns its packed bytes as they are kept: those of an
     earlier one if its content is there already."""
-    values = {
-        "digest": snapshot.digest,
-        "device_class": snapshot.device_class,
-        "arch": snapshot.arch,
-        "entries": snapshot.entries,
-        "content": snapshot.packed,
-        "created": snapshot.created,
-    }
+    values = row_values(ConfigSetRow, snapshot, content=snapshot.packed)
     is_new = insert_new(session, ConfigSetRow, values)
     insert_new(session, ServedSetRow, {"device_class": snapshot.device_class, "revision": 0})
     _serve(session, snapshot.device_class, latest_id=_id(session, snapshot.digest), made_from=made_from)

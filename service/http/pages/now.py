@@ -135,7 +135,7 @@ def get_jobs(request: Request, service: ServiceDep, query: Annotated[JobsQuery, 
         found = jobs.listing(
             session, query.status, query.limit, job_place(query.cursor), query.prefix, query.m
         )
-    following = page_end(len(found), query.limit, found[-1].id if found else None)
+    following = page_end(found, query.limit)
     return show(
         request,
         "jobs.html",

@@ -15,10 +15,9 @@ from starlette.background import BackgroundTask
 from service.engine.retune import StaleResult
 from service.errors import Kind, Refusal
 from service.http import access, conditional
-from service.http.conditional import link_next
 from service.http.deps import IfNoneMatch, Service, ServiceDep
 from service.http.openapi import errors
-from service.http.views import number_place, page_end, tune_hint
+from service.http.views import link_next, number_place, page_end, tune_hint
 from service.results.answer_cache import Answer
 from service.results.explaining import device_of, explained
 from service.results.served import Selection
@@ -239,7 +238,7 @@ def _listing(service: Service, query: wire.BestQuery) -> wire.BestConfigList:
             session, target, query.limit, after, alike=alike, repeatable=query.deterministic
         )
         archs = [] if found or after else best.archs(session)
-    following = page_end(len(found), query.limit, found[-1].id if found else None)
+    following = page_end(found, query.limit)
     items = [service.quality.best_view(stored) for stored in found]
     return wire.BestConfigList(items=items, archs=archs, next=following)
 

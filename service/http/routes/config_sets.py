@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 
 from service.errors import Kind, Refusal
 from service.http import conditional
-from service.http.conditional import link_next
 from service.http.deps import (
     AcceptEncoding,
     Digest,
@@ -24,7 +23,7 @@ from service.http.deps import (
     who,
 )
 from service.http.openapi import binary, errors
-from service.http.views import number_place, page_end, set_info
+from service.http.views import link_next, number_place, page_end, set_info
 from service.results import config_sets
 from service.results.served import LoadedSet, unknown_set
 from tilewright import trust, wire
@@ -101,8 +100,7 @@ def get_sets(
     with service.store.read() as session:
         found = sets.listing(session, query.device_class, query.limit, before)
         served = {name: sets.served(session, name) for name in {record.device_class for record in found}}
-    following = page_end(len(found), query.limit, found[-1].id if found else None)
-    link_next(request, response, following)
+    following = link_next(request, response, page_end(found, query.limit))
     items = [set_info(record, served[record.device_class]) for record in found]
     return wire.SetList(items=items, next=following)
 

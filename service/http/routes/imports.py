@@ -11,7 +11,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from service.errors import Kind, Refusal
-from service.http.conditional import link_next
 from service.http.deps import Service, ServiceDep, who
 from service.http.openapi import errors
 from service.http.views import (
@@ -19,6 +18,7 @@ from service.http.views import (
     import_cursor,
     import_place,
     import_view,
+    link_next,
     number_place,
     page_end,
     waiting_view,
@@ -56,8 +56,7 @@ def get_imports(
     with service.store.read() as session:
         found = imports.listing(session, query.limit, import_place(query.cursor))
         items = [import_view(one, imports.counts(session, one.id)) for one in found]
-    following = page_end(len(found), query.limit, import_cursor(found[-1]) if found else None)
-    link_next(request, response, following)
+    following = link_next(request, response, page_end(found, query.limit, import_cursor))
     return wire.ImportList(items=items, next=following)
 
 
@@ -83,8 +82,7 @@ def get_audit(
     before = number_place(query.cursor, BIG_INT) or None
     with service.store.read() as session:
         found = audit.listing(session, query.limit, before)
-    following = page_end(len(found), query.limit, found[-1].id if found else None)
-    link_next(request, response, following)
+    following = link_next(request, response, page_end(found, query.limit))
     items = [wire.AuditEntry(**gathered(wire.AuditEntry, entry)) for entry in found]
     return wire.AuditList(items=items, next=following)
 

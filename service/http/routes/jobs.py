@@ -19,10 +19,9 @@ from service.engine import admission
 from service.engine.base import Device
 from service.engine.event_feed import BATCH
 from service.errors import Kind, Refusal
-from service.http.conditional import link_next
 from service.http.deps import AdmittedDep, IdempotencyKey, JobId, Service, ServiceDep, caller, who
 from service.http.openapi import errors
-from service.http.views import job_place, job_view, number_place, page_end, unreadable_view
+from service.http.views import job_place, job_view, link_next, number_place, page_end, unreadable_view
 from tilewright import wire
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import MOST_ROWS, Level, TuneRequest, ladder_of
@@ -208,8 +207,7 @@ def get_jobs(
     before = job_place(query.cursor)
     with service.store.read() as session:
         found = jobs.listing(session, query.status, query.limit, before, query.prefix, query.m)
-    following = page_end(len(found), query.limit, found[-1].id if found else None)
-    link_next(request, response, following)
+    following = link_next(request, response, page_end(found, query.limit))
     items = [
         job_view(job, waiting=service.engine.why_waiting(job)) for job in found if isinstance(job, JobRecord)
     ]
@@ -260,8 +258,7 @@ def get_trials(
         if jobs.get(session, job_id) is None:
             raise unknown_job(job_id)
         found = trials.of_job(session, job_id, first, query.limit)
-    following = page_end(len(found), query.limit, found[-1].number + 1 if found else None)
-    link_next(request, response, following)
+    following = link_next(request, response, page_end(found, query.limit, lambda trial: trial.number + 1))
     return wire.TrialList(items=found, next=following)
 
 

@@ -8,10 +8,9 @@ from fastapi import APIRouter, Query, Request, Response
 
 from service.errors import Kind
 from service.gemm.estimates import Estimates
-from service.http.conditional import link_next
 from service.http.deps import IdempotencyKey, ServiceDep, caller
 from service.http.openapi import errors
-from service.http.views import miss_place, page_end
+from service.http.views import link_next, miss_place, page_end
 from tilewright import wire
 from tilewright.schema.codec import gathered
 from tuner.store import misses, records
@@ -52,8 +51,7 @@ def get_misses(
     after = miss_place(query.cursor)
     with service.store.read() as session:
         found = misses.ranked(session, query.device_class, query.limit, after)
-    following = page_end(len(found), query.limit, _cursor(found[-1].place) if found else None)
-    link_next(request, response, following)
+    following = link_next(request, response, page_end(found, query.limit, lambda miss: _cursor(miss.place)))
     items = [wire.MissView(**gathered(wire.MissView, miss)) for miss in found]
     return wire.MissList(items=items, next=following)
 

@@ -7,10 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.errors import Kind, Refusal
-from service.http.conditional import link_next
 from service.http.deps import ServiceDep, who
 from service.http.openapi import errors
-from service.http.views import number_place, page_end
+from service.http.views import link_next, number_place, page_end
 from tilewright import wire
 from tilewright.schema.codec import gathered
 from tuner.store import imports
@@ -30,8 +29,7 @@ def get_quarantine(
     before = number_place(query.cursor) or None
     with service.store.read() as session:
         found = quarantine.listing(session, query.device_class, query.limit, before)
-    following = page_end(len(found), query.limit, found[-1].id if found else None)
-    link_next(request, response, following)
+    following = link_next(request, response, page_end(found, query.limit))
     judge = service.quality.staleness_of
     items = [
         wire.QuarantineView(

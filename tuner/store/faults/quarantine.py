@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Text, cast, func, select, update
 from sqlalchemy.orm import Session
 
-from tilewright.schema.codec import decode, encode, gathered
+from tilewright.schema.codec import decode, gathered
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.entries import QuarantineEntry
@@ -41,20 +41,19 @@ def put(session: Session, trial: Trial, evidence: Evidence) -> bool:
     was = trial.provenance
     if was is None:
         raise ValueError(f"trial {trial.number} did not run; quarantine what failed on a device")
-    values = {
-        "identity": _identity(trial.config, was),
-        "device_class": was.device_class,
-        "config": trial.config.to_dict(),
-        "config_digest": trial.config.digest,
-        "provenance": encode(was),
-        "outcome": trial.outcome,
-        "message": records.text(trial.message),
-        "problem_id": entities.ensure_problem(session, evidence.problem),
-        "job_id": evidence.job_id,
-        "trial": None if trial.origin == "final" else trial.number,
-        "device": records.text(evidence.device),
-        "created": utc_now(),
-    }
+    values = records.row_values(
+        QuarantineRow,
+        trial,
+        identity=_identity(trial.config, was),
+        device_class=was.device_class,
+        config_digest=trial.config.digest,
+        message=records.text(trial.message),
+        problem_id=entities.ensure_problem(session, evidence.problem),
+        job_id=evidence.job_id,
+        trial=None if trial.origin == "final" else trial.number,
+        device=records.text(evidence.device),
+        created=utc_now(),
+    )
     if not insert_new(session, QuarantineRow, values):
         return False
     withdrawn = _judge_winners(session, was.device_class, trial.config)
