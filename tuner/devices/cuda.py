@@ -28,7 +28,7 @@ _HOLD_CLOCKS = 200_000
 _SPIN = f"long long end = clock64() + {_HOLD_CLOCKS}; while (clock64() < end) {{}}"
 _CROWD_THREADS = 512
 # CUdevice_attribute of cuda.h.
-_SM_COUNT, _THREADS_PER_SM, _SMEM_PER_SM, _SMEM_OPTIN = 16, 39, 81, 97
+_THREADS_PER_SM, _SMEM_PER_SM, _SMEM_OPTIN = 39, 81, 97
 _L2_BYTES, _CLOCK_KHZ, _MEMORY_KHZ, _BUS_BITS = 38, 13, 36, 37
 _POWER_CAP = 0x4  # nvmlClocksEventReasonSwPowerCap
 
@@ -218,28 +218,16 @@ class CudaDevice:
 def query_cuda(index: int) -> DeviceSpec:
     """The description of the GPU with the given ordinal."""
     handle = _nvml_handle(index)
-    name = ctypes.create_string_buffer(256)
-    memory = ctypes.c_size_t()
-    library = driver.libcuda()
-    driver.check(library.cuDeviceGetName(name, 256, index), "cuDeviceGetName")
-    driver.check(library.cuDeviceTotalMem_v2(ctypes.byref(memory), index), "cuDeviceTotalMem")
-    major, minor = driver.compute_capability(index)
-    marketing = name.value.decode()
     # Kilohertz times bits, two transfers a clock, in GB/s.
     bandwidth = 2 * driver.device_attribute(index, _MEMORY_KHZ) * driver.device_attribute(index, _BUS_BITS)
     return DeviceSpec(
-        kind="cuda",
-        arch=f"sm_{major}{minor}",
-        name=marketing,
-        sm_count=driver.device_attribute(index, _SM_COUNT),
-        memory_bytes=memory.value,
+        **driver.described(index),
         l2_bytes=driver.device_attribute(index, _L2_BYTES),
         smem_per_block=driver.device_attribute(index, _SMEM_OPTIN),
         smem_per_sm=driver.device_attribute(index, _SMEM_PER_SM),
         memory_gbps=bandwidth // 8_000_000,
         clock_mhz=driver.device_attribute(index, _CLOCK_KHZ) // 1000,
         power_watts=_power_limit(handle),
-        mig=marketing.partition(" MIG ")[2],
     )
 
 

@@ -21,6 +21,7 @@ _CAPTURE_ACTIVE = 1  # CUstreamCaptureStatus
 _CAPTURE_RELAXED = 2  # CUstreamCaptureMode
 _STREAM_NON_BLOCKING = 1
 _NOT_READY = 600  # CUresult
+_SM_COUNT = 16  # CUdevice_attribute
 
 # Errors after which the context answers every call with the same error.
 _STICKY = {700, 702, 710, 713, 714, 715, 716, 717, 718, 719, 720}
@@ -208,6 +209,17 @@ def read_words(address: int, count: int, stream: ctypes.c_void_p) -> list[int]:
     while not is_over(stream):
         pass
     return list(words)
+
+
+def described(device: int) -> dict[str, Any]:
+    """The fields of a :class:`~tilewright.schema.device.DeviceSpec` that the driver tells of a GPU."""
+    library, name, memory = libcuda(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+    check(library.cuDeviceGetName(name, 256, device), "cuDeviceGetName")
+    check(library.cuDeviceTotalMem_v2(ctypes.byref(memory), device), "cuDeviceTotalMem")
+    major, minor = compute_capability(device)
+    model = name.value.decode()
+    told = {"kind": "cuda", "arch": f"sm_{major}{minor}", "name": model, "mig": model.partition(" MIG ")[2]}
+    return told | {"sm_count": device_attribute(device, _SM_COUNT), "memory_bytes": memory.value}
 
 
 def compute_capability(device: int) -> tuple[int, int]:

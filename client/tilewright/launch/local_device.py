@@ -16,7 +16,6 @@ from tilewright.launch.host import cpu_info, host_arch
 from tilewright.schema.device import DeviceClass, DeviceSpec
 
 HOST = -1
-_SM_COUNT = 16  # CUdevice_attribute
 
 
 def default_device() -> int:
@@ -57,22 +56,8 @@ def device_class(device: int) -> DeviceClass:
         return DeviceSpec("host", host_arch(), model, units, 0, 0).device_class
     if not 0 <= device < driver.device_count():
         raise DeviceUnavailable(f"no CUDA device {device}; this machine has {driver.device_count()}")
-    name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
-    library = driver.libcuda()
-    driver.check(library.cuDeviceGetName(name, 256, device), "cuDeviceGetName")
-    driver.check(library.cuDeviceTotalMem_v2(ctypes.byref(memory), device), "cuDeviceTotalMem")
-    major, minor = driver.compute_capability(device)
-    marketing = name.value.decode()
-    return DeviceSpec(
-        kind="cuda",
-        arch=f"sm_{major}{minor}",
-        name=marketing,
-        sm_count=driver.device_attribute(device, _SM_COUNT),
-        memory_bytes=memory.value,
-        l2_bytes=0,
-        power_watts=_power_limit(device),
-        mig=marketing.partition(" MIG ")[2],
-    ).device_class
+    spec = DeviceSpec(**driver.described(device), l2_bytes=0, power_watts=_power_limit(device))
+    return spec.device_class
 
 
 def _power_limit(device: int) -> int:

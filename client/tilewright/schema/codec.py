@@ -23,7 +23,6 @@ R = TypeVar("R")
 Decode = Callable[[Any], Any]
 Merge = Callable[[dict[str, Any], str, Any], None]
 
-
 _HEX = "0123456789abcdef"
 # What each pattern takes, and an example.
 PATTERNS = {
@@ -115,9 +114,6 @@ class MaxLength:
 class Pairs:
     """(name, value) pairs sorted by name, which are a JSON object in plain data."""
 
-    def check(self, value: tuple[tuple[str, Any], ...]) -> None:
-        """Do nothing: pairs are checked while they are decoded."""
-
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         mapping = handler.generate_schema(dict[str, Annotated[int, _KNOBS] | str])
         return {
@@ -129,7 +125,6 @@ class Pairs:
 
 
 _MOST_LEVELS = 32  # pydantic writes some 250 at most, of which an answer has some around these
-
 KnobValue = int | str
 # What a float and 64 bits of a database or of an array can hold.
 _KNOBS = Bounds(1 - 2**63, 2**63 - 1)
@@ -176,8 +171,7 @@ def decode(kind: type[R], data: Any) -> R:
         ValueError: a field is missing, of another type or breaks a constraint; the message names the field.
         InvalidProblem: a problem or a config breaks one of its own rules.
     """
-    decoded: R = _record(cast(Hashable, kind))(data)
-    return decoded
+    return cast(R, _record(cast(Hashable, kind))(data))
 
 
 def decode_known(kind: type[R], data: Any) -> R:
@@ -200,11 +194,7 @@ def gathered(kind: type[Any], *sources: object, **given: Any) -> dict[str, Any]:
     their default.
     """
     names = getattr(kind, "model_fields", None) or [field.name for field in dataclasses.fields(kind)]
-    found = {}
-    for name in names:
-        source = next((one for one in sources if hasattr(one, name)), None)
-        if source is not None:
-            found[name] = getattr(source, name)
+    found = {name: getattr(one, name) for one in reversed(sources) for name in names if hasattr(one, name)}
     return found | given
 
 
@@ -252,8 +242,7 @@ def _record(kind: Any) -> Decode:
                 elif name in required:
                     raise ValueError("is missing")
         except _FieldError as error:
-            path = error.path if name in flat else f"{name}.{error.path}"
-            raise _FieldError(path, error.message) from None
+            raise _FieldError(error.path if name in flat else f"{name}.{error.path}", error.message) from None
         except ValueError as error:
             raise _FieldError(name, str(error)) from None
         return kind(**values)
@@ -363,8 +352,6 @@ def _free(value: Any) -> Any:
     """Read an object of any members."""
     level = [_exactly(dict)(value)]
     for _ in range(_MOST_LEVELS):
-        if not level:
-            return value
         inner = (one for each in level for one in (each.values() if type(each) is dict else each))
         level = [one for one in inner if type(one) in (dict, list)]
     if level:
@@ -394,9 +381,8 @@ def _moment(value: Any) -> datetime:
 
 def too_large(knob: int) -> str:
     """What the integer of a knob must be instead, and how large it is; empty for one of 64 bits."""
-    if _KNOBS.low <= knob <= _KNOBS.high:
-        return ""
-    return f"in {_KNOBS.low} .. {_KNOBS.high}, got an integer of {knob.bit_length()} bits"
+    fits = _KNOBS.low <= knob <= _KNOBS.high
+    return "" if fits else f"in {_KNOBS.low} .. {_KNOBS.high}, got an integer of {knob.bit_length()} bits"
 
 
 def _pairs(value: Any) -> tuple[tuple[str, KnobValue], ...]:
