@@ -194,8 +194,8 @@ def gathered(kind: type[Any], *sources: object, **given: Any) -> dict[str, Any]:
     their default.
     """
     names = getattr(kind, "model_fields", None) or [field.name for field in dataclasses.fields(kind)]
-    found = {name: getattr(one, name) for one in reversed(sources) for name in names if hasattr(one, name)}
-    return found | given
+    first = ((name, next((one for one in sources if hasattr(one, name)), None)) for name in names)
+    return {name: getattr(source, name) for name, source in first if source is not None} | given
 
 
 class _FieldError(ValueError):
