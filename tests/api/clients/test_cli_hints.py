@@ -255,6 +255,21 @@ def test_listing_keys_makes_no_database(tmp_path: Path) -> None:
     assert data(CliRunner().invoke(app, revoke))["active"] is False
 
 
+def test_a_restore_says_that_keys_may_be_back(tmp_path: Path) -> None:
+    backup = str(tmp_path / "backup.db")
+    old, new, bare = (["--database-url", f"sqlite:///{tmp_path}/{name}.db"] for name in "abc")
+    made = data(CliRunner().invoke(app, ["keys", "create", "me", "--json", *old]))
+    CliRunner().invoke(app, ["backup", backup, *old])
+    assert CliRunner().invoke(app, ["keys", "revoke", made["id"], *old]).exit_code == 0
+    told = CliRunner().invoke(app, ["restore", backup, *new])
+    assert told.exit_code == 0
+    assert "keys that are valid in the backup: 1;" in told.stderr
+    assert "revoke again what was revoked since" in told.stderr
+    Path(backup).unlink()
+    CliRunner().invoke(app, ["backup", backup, *old])
+    assert CliRunner().invoke(app, ["restore", backup, *bare]).stderr == ""
+
+
 def test_an_empty_id_names_nothing(run: Run, tuned: wire.JobView, tmp_path: Path) -> None:
     """A variable of a script that was not set would revoke or delete the only one there is."""
     assert tuned.best is not None
