@@ -40,6 +40,7 @@ _POSTGRES = {
     "53100": Outage.FULL,
     "55P03": Outage.LOCKED,
     "40P01": Outage.LOCKED,  # a deadlock, which ended one of its transactions
+    "25P03": Outage.DOWN,  # this process was stopped in a transaction, which the server ended
     **dict.fromkeys(("08", "53", "57", "58"), Outage.DOWN),
 }
 

@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 from databases import Databases, migrate, opened
-from sqlalchemy import text
+from sqlalchemy import select, text
+from sqlalchemy.exc import InternalError
 from store_samples import HOST, request
 
 from service.engine import event_feed
+from service.engine.database_health import Outage, outage
 from service.engine.event_feed import EventFeed, Follower, Listener
 from tuner.store import jobs
 from tuner.store.database import Store
 from tuner.store.engines import postgres_engine
+from tuner.store.models import JobRow
 
 PATIENCE_S = 20.0
 _DROP = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
@@ -215,3 +218,26 @@ def test_both_ends_of_a_connection_notice_that_the_other_is_gone(postgresql_data
         assert connection.connection.driver_connection is not None
         given = connection.connection.driver_connection.info.get_parameters()
         assert (given["keepalives_idle"], given["tcp_user_timeout"]) == ("7", "25000")
+
+
+def test_a_process_that_is_stopped_keeps_no_lock_for_long(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its system goes on answering for it, so that keepalives do not tell."""
+    monkeypatch.setitem(postgres_engine.ALIVE, "tcp_user_timeout", 300)
+    job_id = submitted(store)
+    lock = select(JobRow.id).where(JobRow.id == job_id).with_for_update()
+
+    def stopped() -> None:
+        with store.begin() as session:
+            session.execute(lock)
+            with store.begin() as other:  # waits for the lock
+                other.execute(lock)
+            session.execute(lock)
+
+    with pytest.raises(InternalError, match="idle-in-transaction") as ended:
+        stopped()
+    assert outage(ended.value) is Outage.DOWN
+    with store.read() as session:
+        shown = session.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()
+    assert shown == "0", "a reader may be as slow as who reads its answer"

@@ -50,10 +50,17 @@ def _prepare(connection: Any, _: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
+    """Bound how long a writer waits for locks, and how long a process that is stopped keeps its own: the
+    system goes on answering for it, so that keepalives do not tell."""
     options = connection.get_execution_options()
-    wait_s = options.get(WAIT_S)
-    if wait_s is not None and not options.get(READ):
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1e3 * wait_s)}")
+    if options.get(READ):
+        return
+    settings = {"idle_in_transaction_session_timeout": ALIVE["tcp_user_timeout"]}
+    if (wait_s := options.get(WAIT_S)) is not None:
+        settings["lock_timeout"] = round(1e3 * wait_s)
+    # NOTE: not by the connection itself, which may have been told to use a cursor of the server.
+    driver: Any = connection.connection.driver_connection
+    driver.execute("; ".join(f"SET LOCAL {name} = {ms}" for name, ms in settings.items()))
 
 
 def notify(engine: Engine, job_ids: Collection[str]) -> None:
