@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -28,30 +29,30 @@ from tuner.workers.bench import Bench
 
 _TRIALS = 100
 _IMPORTED_TRIALS = 16  # few: imported configs are tried first
-_AGAIN_S = 60.0
+AGAIN_S = 60.0
 _AT_ONCE = 100  # in one transaction, so that other writers come between
 log = logging.getLogger("tilewright.retune")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StaleResult:
-    """What is noted of a stale result: small, as answers and config sets keep it with each of theirs.
+    """What is noted of a stale result, other than that of any other race.
 
     Attributes:
-        key: other than that of any other race of this or another problem.
         micros: the median time of its kernel.
+        created: when it was raced.
     """
 
-    key: tuple[int, object]
     device_class: str
     problem: GemmProblem
     micros: float
+    created: datetime
 
     @classmethod
     def of(cls, stored: StoredBest) -> StaleResult:
         """Of a winner."""
         found = stored.best
-        return cls((stored.id, stored.created), found.device_class, found.problem, found.timing.median_us)
+        return cls(found.device_class, found.problem, found.timing.median_us, stored.created)
 
 
 class StaleResults:
@@ -66,12 +67,12 @@ class StaleResults:
         self._store = store
         self._settings = settings
         self._state_of = state_of
-        self._not_before: dict[tuple[int, object], float] = {}
+        self._not_before: dict[StaleResult, float] = {}
         self._lock = threading.Lock()
 
     def is_due(self, result: StaleResult) -> bool:
         """Whether a stale result that is served is to be noted; costs no lock."""
-        return self._not_before.get(result.key, 0.0) <= time.monotonic()
+        return self._not_before.get(result, 0.0) <= time.monotonic()
 
     def served(self, stale: Sequence[StaleResult]) -> None:
         """Note stale results that were served."""
@@ -85,9 +86,9 @@ class StaleResults:
     def _take(self, result: StaleResult) -> bool:
         now = time.monotonic()
         with self._lock:
-            due = self._not_before.get(result.key, 0.0) <= now
+            due = self._not_before.get(result, 0.0) <= now
             if due:
-                self._not_before[result.key] = now + _AGAIN_S
+                self._not_before[result] = now + AGAIN_S
         return due
 
     def _note(self, device_class: str, results: Sequence[StaleResult]) -> None:
@@ -96,7 +97,7 @@ class StaleResults:
             kept = misses.note(session, device_class, reports, self._settings.max_misses, MissReason.STALE)
             misses.ask(session, device_class, kept, self._state_of(device_class))
         with self._lock:
-            self._not_before |= {one.key: math.inf for one in results if one.problem in kept}
+            self._not_before |= {one: math.inf for one in results if one.problem in kept}
 
 
 def queue_stalest(store: Store, bench: Bench, settings: Settings) -> bool:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Hashable
 
 from service.engine.retune import StaleResult
-from service.results.served import ServedSets
+from service.results.served import Selection, ServedSets
 from tilewright.wire import BestConfigView
 from tuner.store.records import StoredBest
 
@@ -44,47 +44,64 @@ class Answer:
         return cls(content, hashlib.sha256(content).hexdigest(), *told, stale)
 
 
-class AnswerCache:
-    """The answers to the latest queries, some megabytes of them; safe to share.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Kept:
+    """An answer for a version of the target's winners, see :meth:`service.results.served.ServedSets.version`;
+    of another version while the same entry is selected."""
 
-    An answer follows from its query and from the version of the target's winners, see
-    :meth:`service.results.served.ServedSets.version`.
-    """
+    target: str
+    version: Hashable
+    selection: Selection
+    answer: Answer
+
+    def stands(self, now: Selection) -> bool:
+        """Whether the answer to another selection would be the same."""
+        # NOTE: the very entry: a winner that was read again may tell more than its entry shows. What a pinned
+        # set names says nothing of the winner today.
+        same = self.selection == now and self.selection.result.entry is now.result.entry
+        return same and not now.pinned
+
+
+class AnswerCache:
+    """The answers to the latest queries, some megabytes of them; safe to share."""
 
     def __init__(self, served: ServedSets) -> None:
         self._served = served
-        self._kept: dict[bytes, tuple[str, Hashable, Answer]] = {}  # the one that was kept first comes first
+        self._kept: dict[bytes, _Kept] = {}  # the one that was kept first comes first
         self._bytes = 0
         self._lock = threading.Lock()
 
     def known(self, query: bytes) -> Answer | None:
         """The answer to a query string without a look at the database; None if only the database tells."""
-        target, version, answer = self._kept.get(query, ("", None, None))
-        return answer if answer and self._served.version(target) == version else None
-
-    def find(self, query: bytes, target: str, work: Callable[[], Answer]) -> Answer:
-        """The answer to a query string about a target by a look at the database, else what ``work`` gives."""
-        version = self._served.look_at_version(target)
         kept = self._kept.get(query)
-        if kept and kept[1] == version:
-            return kept[2]
-        found = work()
+        return kept.answer if kept and self._served.version(kept.target) == kept.version else None
+
+    def find(
+        self, query: bytes, target: str, select: Callable[[], Selection], work: Callable[[Selection], Answer]
+    ) -> Answer:
+        """The answer to a query string about a target by a look at the database; ``work`` gives it for what
+        ``select`` selects."""
+        version, kept = self._served.look_at_version(target), self._kept.get(query)
+        if kept and kept.version == version:
+            return kept.answer
+        selection = select()
+        answer = kept.answer if kept and kept.stands(selection) else work(selection)
         if len(query) <= _LONGEST_QUERY:
             # NOTE: of the version before the work: what changed meanwhile has another one.
-            self._keep(query, (target, version, found))
-        return found
+            self._keep(query, _Kept(target, version, selection, answer))
+        return answer
 
-    def _keep(self, query: bytes, one: tuple[str, Hashable, Answer]) -> None:
+    def _keep(self, query: bytes, one: _Kept) -> None:
         with self._lock:
             self._drop(query)
             self._kept[query] = one
-            self._bytes += _size(query, one[2])
+            self._bytes += _size(query, one.answer)
             while self._bytes > _MOST_BYTES:
                 self._drop(next(iter(self._kept)))
 
     def _drop(self, query: bytes) -> None:
         if kept := self._kept.pop(query, None):
-            self._bytes -= _size(query, kept[2])
+            self._bytes -= _size(query, kept.answer)
 
 
 def _size(query: bytes, answer: Answer) -> int:

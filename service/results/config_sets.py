@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from service.errors import Kind, Refusal
-from service.results.served import LoadedSet
+from service.results.snapshots import LoadedSet
 from tilewright import wire
 from tilewright.artifact import bundle
 from tilewright.schema.config_set import ConfigSet

@@ -12,18 +12,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from service.engine.retune import StaleResult, StaleResults
 from service.errors import Kind, Refusal
 from service.results.quality import ResultQuality
-from service.results.snapshots import SnapshotMaker
+from service.results.snapshots import ClassWinners, LoadedSet, made_from
 from tilewright.config_sets.lookup import Catalog
-from tilewright.schema.config_set import FORMAT, ConfigSet
+from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.match import LookupResult, MatchLimits
 from tilewright.schema.problem import GemmProblem
-from tuner.store import best, exchange, sets
+from tuner.store import exchange, sets
 from tuner.store.database import Store
 from tuner.store.engines.sqlite_engine import Changes
 
 _MOST_LOADED = 8
 _ORDER = ("exact", "ladder", "nearest", "vendor")
-_Classes = tuple[tuple[str, int, str | None], ...]  # with the revision of their winners and what is pinned
+_Classes = Mapping[str, tuple[str, sets.ServedSetRecord]]  # by name, with their architecture
 _NOTHING = LookupResult("vendor", "no tuned kernel", miss=True)
 log = logging.getLogger("tilewright.sets")
 
@@ -35,45 +35,20 @@ class Selection:
     Attributes:
         result: the kernel, or the vendor library with the reason.
         device_class: whose config set answered; None if no class has a winner.
+        pinned: whether that set is pinned, so that the winner may be another one since.
     """
 
     result: LookupResult
     device_class: str | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LoadedSet:
-    """A config set in memory.
-
-    Attributes:
-        catalog: for lookups.
-        packed: its bytes, see :func:`tuner.store.sets.pack`.
-        artifacts: the length of each of its kernels by digest.
-        serial: under which its device class is served it; 0 for a set that was asked for by its digest.
-    """
-
-    catalog: Catalog
-    packed: bytes
-    artifacts: Mapping[str, int]
-    serial: int = 0
-
-    @classmethod
-    def of(cls, config_set: ConfigSet, packed: bytes) -> LoadedSet:
-        """A set ready to be asked."""
-        artifacts = {entry.artifact: entry.artifact_bytes for entry in config_set.entries}
-        return cls(Catalog(config_set), packed, artifacts)
-
-    @property
-    def digest(self) -> str:
-        """Of the set."""
-        return self.catalog.config_set.digest
+    pinned: bool = False
 
 
 class ServedSets:
     """What device classes are served; safe to share.
 
-    One thread looks at the database and makes each set once, however many callers wait for it. What it found
-    is valid until the next commit; until then a caller costs no transaction and no thread.
+    Lookups read the winners that changed since the last one, and never wait for a set: one thread makes each
+    set once, however many callers wait for it. What was found is valid until the next commit; until then a
+    caller costs no transaction and no thread.
 
     Attributes:
         store: where the sets lie.
@@ -82,48 +57,79 @@ class ServedSets:
     def __init__(self, store: Store, quality: ResultQuality, stale: StaleResults) -> None:
         self.store, self._quality, self._stale = store, quality, stale
         self._changes = Changes(store.engine)
+        self._classes: tuple[int | None, _Classes] = None, {}
+        self._winners: dict[str, ClassWinners] = {}
         self._found: dict[str, tuple[Hashable, LoadedSet]] = {}
-        self._versions: dict[str, tuple[int | None, _Classes]] = {}
-        self._makers: dict[str, SnapshotMaker] = {}
         self._looks: dict[str, Future[LoadedSet]] = {}  # those that have not begun
         self._lock = threading.Lock()
         self._looking = ThreadPoolExecutor(1, "tilewright-sets")
         self._noting = ThreadPoolExecutor(1, "tilewright-stale")
         self._loading = threading.Lock()
         self._cached = functools.lru_cache(_MOST_LOADED)(self._load)
+        self._catalogs = functools.lru_cache(_MOST_LOADED)(self._catalog_of)
 
     def select(self, target: str, problems: Sequence[GemmProblem], limits: MatchLimits) -> list[Selection]:
-        """The selection for each problem, from the config sets and by the function that clients use. ``GET
+        """The selection for each problem, from what is served and by the function that clients use. ``GET
         /best-config``, ``POST /best-config/lookup`` and ``POST /gemm`` all use it.
 
         Args:
             target: a device class, or an architecture; of its classes the closest match answers.
         """
-        with self.store.read() as session:
-            classes = best.classes(session, target)
-        catalogs = {name: self.current(name).catalog for name in classes}
+        classes = self._of(target, self._known_classes() or self._look_at_classes())
+        catalogs = {name: (self._catalog(name, served), bool(served.pinned)) for name, served in classes}
         return [_closest(catalogs, problem, limits) for problem in problems]
+
+    def catalog(self, device_class: str) -> Catalog:
+        """What a device class is served, for lookups."""
+        with self.store.read() as session:
+            served = sets.served(session, device_class)
+        return self._catalog(device_class, served)
 
     def version(self, target: str) -> Hashable | None:
         """A version of a target's winners: equal versions mean the same winners of the same quality. None if
         only :meth:`look_at_version` can tell."""
-        stamp, classes = self._versions.get(target, (None, ()))
-        if stamp is None or stamp != self._changes.stamp():
-            return None
-        return self._judged(classes)
+        classes = self._known_classes()
+        return None if classes is None else self._version(target, classes)
 
     def look_at_version(self, target: str) -> Hashable:
-        """The same by a look at the database."""
+        """The same by a look at the database if there was a commit since the last one."""
+        return self._version(target, self._known_classes() or self._look_at_classes())
+
+    def _version(self, target: str, classes: _Classes) -> Hashable:
+        return tuple(
+            (name, served.revision, served.pinned, self._quality.state(name))
+            for name, served in self._of(target, classes)
+        )
+
+    def _of(self, target: str, classes: _Classes) -> list[tuple[str, sets.ServedSetRecord]]:
+        return [(name, served) for name, (arch, served) in classes.items() if target in (name, arch)]
+
+    def _known_classes(self) -> _Classes | None:
+        stamp, classes = self._classes
+        return classes if stamp is not None and stamp == self._changes.stamp() else None
+
+    def _look_at_classes(self) -> _Classes:
         stamp = self._changes.stamp()
         with self.store.read() as session:
-            named = [(name, sets.served(session, name)) for name in best.classes(session, target)]
-        classes = tuple((name, served.revision, served.pinned) for name, served in named)
-        if classes:  # NOTE: callers may name any target, and few have winners
-            self._versions[target] = stamp, classes
-        return self._judged(classes)
+            classes = sets.classes(session)
+        self._classes = stamp, classes
+        return classes
 
-    def _judged(self, classes: _Classes) -> Hashable:
-        return classes, tuple(self._quality.state(name) for name, *_ in classes)
+    def _catalog(self, device_class: str, served: sets.ServedSetRecord) -> Catalog:
+        if served.pinned is not None:
+            return self._catalogs(served.pinned)
+        return self._winners_of(device_class).catalog(served)
+
+    def _catalog_of(self, digest: str) -> Catalog:
+        return Catalog.of(self.loaded(digest).config_set)
+
+    def _winners_of(self, device_class: str) -> ClassWinners:
+        with self._lock:
+            if device_class not in self._winners:
+                self._winners[device_class] = ClassWinners(
+                    self.store, self._quality, device_class, self.loaded
+                )
+            return self._winners[device_class]
 
     def current(self, device_class: str) -> LoadedSet:
         """What a device class is served: the pinned set, else one of the winners as they stand.
@@ -181,21 +187,20 @@ class ServedSets:
 
     def _read(self, device_class: str) -> LoadedSet:
         """The set that the database names, which is made first if winners have changed."""
-        maker = self._makers.get(device_class) or SnapshotMaker(device_class, self._quality)
-        judged_by = self._quality.state(device_class)
+        state = self._quality.state(device_class)
         with self.store.read() as session:
             served = sets.served(session, device_class)
-            made_from = f"{served.revision} {judged_by} {FORMAT}"
-            digest = served.pinned or (served.latest if served.made_from == made_from else None)
-            if digest is not None:
-                return dataclasses.replace(self.loaded(digest), serial=served.serial)
-            made = maker.make(session)
-        self._makers[device_class] = maker
+        is_latest = served.made_from == made_from((served.revision, state))
+        digest = served.pinned or (served.latest if is_latest else None)
+        if digest is not None:
+            return dataclasses.replace(self.loaded(digest), serial=served.serial)
+        made = self._winners_of(device_class).make()
+        snapshot = made.snapshot()
         with self.store.begin() as session:
-            packed = sets.keep(session, made.snapshot, made_from)
+            packed = sets.keep(session, snapshot, made_from(made.state))
         if made.stale:
             self._noting.submit(self._note, made.stale)
-        return dataclasses.replace(LoadedSet.of(made.config_set, packed), serial=served.serial)
+        return LoadedSet(made.config_set, packed, sets.ServedSetRecord(made.state[0]).serial)
 
     def _load(self, digest: str) -> LoadedSet:
         with self.store.read() as session:
@@ -203,7 +208,7 @@ class ServedSets:
         if packed is None:
             raise unknown_set(digest)
         content = sets.unpack(packed)
-        return LoadedSet.of(exchange.current_set(ConfigSet.from_bytes(content, digest)), packed)
+        return LoadedSet(exchange.current_set(ConfigSet.from_bytes(content, digest)), packed)
 
     def _note(self, stale: list[StaleResult]) -> None:
         try:
@@ -217,12 +222,17 @@ def unknown_set(digest: str) -> Refusal:
     return Refusal(Kind.NOT_FOUND, f"there is no config set {digest}; GET /config-sets lists those there are")
 
 
-def _closest(catalogs: Mapping[str, Catalog], problem: GemmProblem, limits: MatchLimits) -> Selection:
-    results = [(catalog.lookup(problem, limits), name) for name, catalog in catalogs.items()]
-    return Selection(*min(results, key=_rank, default=(_NOTHING, None)))
+def _closest(
+    catalogs: Mapping[str, tuple[Catalog, bool]], problem: GemmProblem, limits: MatchLimits
+) -> Selection:
+    results = [
+        Selection(catalog.lookup(problem, limits), name, pinned)
+        for name, (catalog, pinned) in catalogs.items()
+    ]
+    return min(results, key=_rank, default=Selection(_NOTHING, None))
 
 
-def _rank(answer: tuple[LookupResult, str]) -> tuple[int, bool, float]:
-    result, _ = answer
+def _rank(answer: Selection) -> tuple[int, bool, float]:
+    result = answer.result
     # Of two classes with the vendor library the one that raced it tells more than one without a result.
     return _ORDER.index(result.kind), result.miss, result.distance

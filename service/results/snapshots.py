@@ -1,33 +1,82 @@
-"""Config sets made from the winners of a device class; making one again costs what changed since."""
+"""The winners of a device class in memory, read as they change, and the config sets made from them."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
-from service.engine.retune import StaleResult
+from service.engine.retune import AGAIN_S, StaleResult
 from service.errors import Kind, Refusal
 from service.results.quality import ResultQuality
+from tilewright.config_sets.lookup import Catalog
+from tilewright.errors import ArtifactError
 from tilewright.schema.codec import encode, gathered
 from tilewright.schema.config_set import FORMAT, ConfigSet, RegretBand, SetEntry, digest_of
 from tilewright.wire.results import speedup_of
 from tuner.job import neighbours
 from tuner.store import best, sets
+from tuner.store.database import Store
 from tuner.store.records import StoredBest, StoredKernel, canonical, utc_now
 from tuner.store.sets import Snapshot
 
 _ENTRIES = '"entries":['
-_ESTIMATE_PERCENT = 1  # of the winners must have changed before their regret is estimated anew
+# Of the winners must have changed before a set, and before a lookup, estimates their regret anew.
+_SET_PERCENT, _LOOKUP_PERCENT = 1, 10
+State = tuple[int, str]  # the revision of a device class, and how its results are judged
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadedSet:
+    """A config set in memory.
+
+    Attributes:
+        packed: its bytes, see :func:`tuner.store.sets.pack`.
+        serial: under which its device class is served it; 0 for a set that was asked for by its digest.
+    """
+
+    config_set: ConfigSet
+    packed: bytes
+    serial: int = 0
+
+    @property
+    def digest(self) -> str:
+        """Of the set."""
+        return self.config_set.digest
+
+    @property
+    def artifacts(self) -> dict[str, int]:
+        """The length of each of its kernels by digest."""
+        return {entry.artifact: entry.artifact_bytes for entry in self.config_set.entries}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Made:
-    """A config set, as it is kept, and those of its results that are stale."""
+    """A config set that is yet to be packed and kept.
+
+    Attributes:
+        content: its JSON, in parts.
+        made_from: see :func:`made_from`.
+        stale: those of its results that are stale.
+    """
 
     config_set: ConfigSet
-    snapshot: Snapshot
+    content: Sequence[bytes]
+    state: State
     stale: list[StaleResult]
+
+    def snapshot(self) -> Snapshot:
+        """The set as it is kept."""
+        found = self.config_set
+        packed = sets.pack(*self.content)
+        return Snapshot(
+            found.digest, found.device_class, found.arch, len(found.entries), packed, found.created_at
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,85 +84,180 @@ class _Part:
     """What a winner contributes to sets.
 
     Attributes:
-        row: of the database, as it was when the winner was read.
-        order: entries are sorted by it.
+        order: its problem as canonical JSON; entries are sorted by it.
         text: the entry as canonical JSON.
-        stale: the result if it is stale.
     """
 
-    row: object
     order: str
     entry: SetEntry
     text: bytes
-    stale: StaleResult | None
 
 
-class SnapshotMaker:
-    """Makes the config sets of one device class. NOTE: for one thread at a time."""
+_Parts = dict[int, _Part | None]  # by id of the winner; None for one that is not served or cannot be read
 
-    def __init__(self, device_class: str, quality: ResultQuality) -> None:
-        self._device_class, self._quality = device_class, quality
-        self._parts: dict[int, _Part] = {}
-        self._judged_by = ""
-        self._near: list[RegretBand] | None = None
+
+def made_from(state: State) -> str:
+    """What a set is made from, as the store keeps it with the set."""
+    return f"{state[0]} {state[1]} {FORMAT}"
+
+
+class ClassWinners:
+    """The winners of a device class as they stood at the last look; safe to share.
+
+    A look reads those that changed since: to look up a problem takes no more than that, and to make a set the
+    texts of the others.
+    """
+
+    def __init__(
+        self, store: Store, quality: ResultQuality, device_class: str, load: Callable[[str], LoadedSet]
+    ) -> None:
+        """``load`` gives the set of a digest."""
+        self._store, self._quality, self._device_class, self._load = store, quality, device_class, load
+        self._parts: _Parts = {}
+        self._state: State = (-1, "")
+        self._near: Sequence[RegretBand] = ()
         self._changes = 0  # of winners since the regret was estimated
+        self._told: _Parts = {}  # those of which a set told
+        self._tell_all = 0.0
+        self._catalog = Catalog()
+        self._lock = threading.Lock()
 
-    def make(self, session: Session) -> Made:
-        """The set of the winners as they stand; an empty one if all were deleted or are quarantined.
+    def catalog(self, served: sets.ServedSetRecord) -> Catalog:
+        """The winners for lookups, as they stood when ``served`` was read, or later."""
+        with self._lock:
+            if served.revision > self._state[0] or self._judged_by() != self._state[1]:
+                with self._store.read() as session:
+                    self._look(session, served)
+            return self._catalog
+
+    def make(self) -> Made:
+        """The set of the winners as they stand; an empty one if all were deleted or are quarantined. One
+        thread at a time may ask for it.
 
         Raises:
             Refusal: there never was a winner.
         """
-        self._read_changes(session)
-        parts = sorted(self._parts.values(), key=lambda part: part.order)
-        if not parts and not self._had_winners(session):
-            detail = f"nothing was tuned on {self._device_class} yet; POST /tune or report misses"
-            raise Refusal(Kind.NOT_FOUND, detail)
-        near, arch = self._regret(session), self._device_class.partition("-")[0]
-        head = {"format": FORMAT, "device_class": self._device_class, "arch": arch, "near": encode(near)}
-        # NOTE: put together from the texts of the entries, as encoding them all takes most of the time.
-        empty = canonical({**head, "entries": []}).partition(_ENTRIES)
-        before, key, after = (text.encode() for text in empty)
-        texts = b",".join([part.text for part in parts])
-        digest, now = digest_of(before, key, texts, after), utc_now()
-        named = f'{{"digest":"{digest}","created_at":"{now.isoformat()}",'.encode()
-        packed = sets.pack(named, before[1:], key, texts, after)
-        entries = tuple(part.entry for part in parts)
-        made = ConfigSet(digest, self._device_class, arch, now, entries, tuple(near), FORMAT)
-        snapshot = Snapshot(digest, self._device_class, arch, len(entries), packed, now)
-        return Made(made, snapshot, [part.stale for part in parts if part.stale])
+        with self._store.read() as session:
+            with self._lock:
+                self._look(session, sets.served(session, self._device_class))
+                state, parts, near, changes = self._state, self._parts, self._near, self._changes
+            if not parts and not self._had_winners(session):
+                detail = f"nothing was tuned on {self._device_class} yet; POST /tune or report misses"
+                raise Refusal(Kind.NOT_FOUND, detail)
+            if 100 * changes >= _SET_PERCENT * len(parts):
+                near = self._estimate(session, parts)  # while lookups go on
+                with self._lock:
+                    self._near, self._changes = near, self._changes - changes
+                    self._catalog = self._catalog.changed((), (), near)
+        config_set, content = self._set(parts, near)
+        return Made(config_set, content, state, self._stale(parts))
+
+    def _look(self, session: Session, served: sets.ServedSetRecord) -> None:
+        """Read the winners that are new, changed or judged by another source, compiler or driver."""
+        judged_by = self._judged_by()
+        if judged_by != self._state[1]:
+            self._start(session, served, judged_by)
+        before, (revision, _) = self._parts, self._state
+        if served.revision <= revision:
+            return
+        changed = best.changed_since(session, self._device_class, revision)
+        parts = {number: part for number, part in before.items() if number not in changed}
+        if len(parts) + len(changed) != best.count(session, self._device_class):  # some were deleted
+            there = best.changed_since(session, self._device_class, -1)
+            parts = {number: part for number, part in parts.items() if number in there}
+            changed = {number: is_served for number, is_served in there.items() if number not in parts}
+        parts |= self._read(session, changed)
+        gone, new = _only_in(before, parts), _only_in(parts, before)
+        near, changes = self._near, self._changes + max(len(gone), len(new))
+        if 100 * changes >= _LOOKUP_PERCENT * len(parts):
+            near, changes = self._estimate(session, parts), 0
+        self._catalog = self._catalog.changed(gone, new, near)
+        self._parts, self._near, self._changes = parts, near, changes
+        self._state = served.revision, judged_by
+
+    def _start(self, session: Session, served: sets.ServedSetRecord, judged_by: str) -> None:
+        """Begin with the winners of the latest set if a service that judges alike made it, as reading them
+        from it takes a fraction of the time, else with none."""
+        parts, revision, near = _Parts(), -1, tuple[RegretBand, ...]()
+        found = self._latest(served, judged_by)
+        if found is not None:
+            revision, near = int((served.made_from or "").split()[0]), found.config_set.near
+            raw = json.loads(sets.unpack(found.packed))["entries"]
+            known = {
+                canonical(one["problem"]): (entry, canonical(one).encode())
+                for entry, one in zip(found.config_set.entries, raw, strict=True)
+            }
+            unchanged = best.problems(session, self._device_class, revision)
+            parts |= {
+                number: _Part(order, *known[order]) for number, order in unchanged.items() if order in known
+            }
+        self._catalog = Catalog().changed((), _only_in(parts, {}), near)
+        self._parts, self._near, self._changes = parts, near, 0
+        self._state = revision, judged_by
+
+    def _latest(self, served: sets.ServedSetRecord, judged_by: str) -> LoadedSet | None:
+        alike = (served.made_from or "").partition(" ")[2] == made_from((0, judged_by)).partition(" ")[2]
+        if served.latest is None or not alike:
+            return None
+        try:
+            return self._load(served.latest)
+        except (ArtifactError, zlib.error):  # damaged, which 'tilewright db check' tells
+            return None
+
+    def _read(self, session: Session, changed: Mapping[int, bool]) -> _Parts:
+        winners = best.of_ids(session, [number for number, is_served in changed.items() if is_served])
+        kernels = best.kernels(session, list({winner.best.artifact for winner in winners}))
+        parts = dict[int, _Part | None].fromkeys(changed)
+        for winner in winners:
+            if kernel := kernels.get(winner.best.artifact):
+                parts[winner.id] = self._part(winner, kernel)
+        return parts
+
+    def _judged_by(self) -> str:
+        return self._quality.state(self._device_class)
+
+    def _part(self, winner: StoredBest, kernel: StoredKernel) -> _Part:
+        quality, speedup = self._quality.view(winner.best, winner.drifted), speedup_of(winner.best)
+        sources = (winner.best, winner.best.timing, quality, kernel, winner)
+        entry = SetEntry(**gathered(SetEntry, *sources, speedup=speedup))
+        return _Part(canonical(entry.problem.to_dict()), entry, canonical(encode(entry)).encode())
+
+    def _estimate(self, session: Session, parts: _Parts) -> list[RegretBand]:
+        """What near matches cost, estimated anew."""
+        winners = ((part.entry.problem, part.entry.config) for part in parts.values() if part)
+        return neighbours.estimate(session, self._device_class, winners)
 
     def _had_winners(self, session: Session) -> bool:
         had_set = sets.served(session, self._device_class).latest is not None
         return had_set or bool(best.classes(session, self._device_class))
 
-    def _read_changes(self, session: Session) -> None:
-        """Read the winners that are new, changed or judged by another source, compiler or driver."""
-        judged_by = self._quality.state(self._device_class)
-        rows = best.rows(session, self._device_class)
-        before = self._parts if judged_by == self._judged_by else {}
-        self._parts = {number: part for number, part in before.items() if rows.get(number) == part.row}
-        missing = [number for number in rows if number not in self._parts]
-        self._changes += max(len(missing), len(before) - len(self._parts))
-        winners = best.of_ids(session, missing)
-        kernels = best.kernels(session, list({winner.best.artifact for winner in winners}))
-        for winner in winners:
-            if kernel := kernels.get(winner.best.artifact):
-                self._parts[winner.id] = self._part(rows[winner.id], winner, kernel)
-        self._judged_by = judged_by
+    def _set(self, parts: _Parts, near: Sequence[RegretBand]) -> tuple[ConfigSet, Sequence[bytes]]:
+        """The set of these winners, and its JSON in parts."""
+        found = sorted(filter(None, parts.values()), key=lambda part: part.order)
+        arch = self._device_class.partition("-")[0]
+        head = {"format": FORMAT, "device_class": self._device_class, "arch": arch, "near": encode(near)}
+        # NOTE: put together from the texts of the entries, as encoding them all takes most of the time.
+        empty = canonical({**head, "entries": []}).partition(_ENTRIES)
+        before, key, after = (text.encode() for text in empty)
+        texts = b",".join([part.text for part in found])
+        digest, now = digest_of(before, key, texts, after), utc_now()
+        named = f'{{"digest":"{digest}","created_at":"{now.isoformat()}",'.encode()
+        entries = tuple(part.entry for part in found)
+        config_set = ConfigSet(digest, self._device_class, arch, now, entries, tuple(near), FORMAT)
+        return config_set, (named, before[1:], key, texts, after)
 
-    def _part(self, row: object, winner: StoredBest, kernel: StoredKernel) -> _Part:
-        quality, speedup = self._quality.view(winner.best, winner.drifted), speedup_of(winner.best)
-        sources = (winner.best, winner.best.timing, quality, kernel, winner)
-        entry = SetEntry(**gathered(SetEntry, *sources, speedup=speedup))
-        order = canonical(entry.problem.to_dict())
-        stale = None if quality.staleness == "fresh" else StaleResult.of(winner)
-        return _Part(row, order, entry, canonical(encode(entry)).encode(), stale)
+    def _stale(self, parts: _Parts) -> list[StaleResult]:
+        """The stale results that were not in the set before; all once they may be noted again."""
+        now = time.monotonic()
+        if now >= self._tell_all:
+            self._told, self._tell_all = {}, now + AGAIN_S
+        new, self._told = _only_in(parts, self._told), parts
+        return [
+            StaleResult(self._device_class, entry.problem, entry.median_us, entry.created)
+            for entry in new
+            if entry.staleness != "fresh"
+        ]
 
-    def _regret(self, session: Session) -> list[RegretBand]:
-        """What near matches cost, estimated anew once enough winners have changed."""
-        if self._near is None or 100 * self._changes >= _ESTIMATE_PERCENT * len(self._parts):
-            winners = ((part.entry.problem, part.entry.config) for part in self._parts.values())
-            self._near = neighbours.estimate(session, self._device_class, winners)
-            self._changes = 0
-        return self._near
+
+def _only_in(some: _Parts, others: _Parts) -> list[SetEntry]:
+    return [part.entry for number, part in some.items() if part and others.get(number) is not part]

@@ -422,7 +422,7 @@ def test_what_a_full_list_dropped_is_noted_later(store: Store, monkeypatch: pyte
     tune(store, 64)
     stale.served(results(store, 65))
     assert noted(store) == {}, "not at once: a full list costs no transaction for every answer"
-    now = retune.time.monotonic() + retune._AGAIN_S
+    now = retune.time.monotonic() + retune.AGAIN_S
     monkeypatch.setattr(retune.time, "monotonic", lambda: now)
     stale.served(results(store, 65))
     assert noted(store) == {65: 1}
@@ -435,7 +435,7 @@ def test_what_the_database_refused_is_noted_later(store: Store, monkeypatch: pyt
         patch.setattr(retune.misses, "note", lambda *_args, **_options: failing())
         with pytest.raises(OperationalError):
             stale.served(served)
-    monkeypatch.setattr(retune, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(retune, "AGAIN_S", 0.0)
     now = retune.time.monotonic() + 60.0
     monkeypatch.setattr(retune.time, "monotonic", lambda: now)
     stale.served(served)

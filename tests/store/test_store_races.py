@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 from databases import postgresql_is_long
-from sqlalchemy import func, select
+from sqlalchemy import func, select, true
 from store_samples import HOST, HOST_CLASS, request
 
 from tilewright.schema.job import JobStatus
@@ -196,7 +196,7 @@ def test_a_connection_in_use_when_the_store_closes_is_closed_after_its_transacti
     with store.begin() as session:
         used: Any = session.connection().connection.dbapi_connection
         store.close()
-        sets.changed(session, HOST_CLASS)
+        sets.changed(session, HOST_CLASS, true())
     with store.read() as session:
         assert sets.served(session, HOST_CLASS).revision == 1
         later: Any = session.connection().connection.dbapi_connection
@@ -207,7 +207,7 @@ def test_a_connection_in_use_when_the_store_closes_is_closed_after_its_transacti
 
 def commit(store: Store) -> None:
     with store.begin() as session:
-        sets.changed(session, HOST_CLASS)
+        sets.changed(session, HOST_CLASS, true())
 
 
 def test_the_stamp_changes_with_commits_and_only_then(store: Store) -> None:
@@ -237,16 +237,17 @@ def test_commits_of_another_process_change_it_and_rollbacks_do_not(store: Store,
         before = changes.stamp()
         try:
             with store.begin() as session:
-                sets.changed(session, HOST_CLASS)
+                sets.changed(session, HOST_CLASS, true())
                 raise KeyError
         except KeyError:
             assert changes.stamp() == before
         program = f"""
+from sqlalchemy import true
 from tuner.store import sets
 from tuner.store.database import Store
 store = Store.open({url!r})
 with store.begin() as session:
-    sets.changed(session, "there")
+    sets.changed(session, "there", true())
 store.close()
 """
         subprocess.run([sys.executable, "-c", program], check=True)

@@ -13,14 +13,15 @@ import dataclasses
 import functools
 import json
 import math
-import statistics
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
 from sqlalchemy import Text, cast, func, select
 from sqlalchemy.orm import Session
 
-from tilewright.config_sets.lookup import octaves
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import RegretBand
 from tilewright.schema.problem import GemmProblem
@@ -38,6 +39,8 @@ FEWEST_PAIRS = 3
 
 
 Winners = Iterable[tuple[GemmProblem, Config]]
+Pairs = npt.NDArray[np.float64]  # a row of two for each pair
+_NO_PAIRS = np.empty((0, 2))
 _Tried = tuple[str, str | None]  # the digest of a config, and the method by which it was measured
 
 
@@ -50,57 +53,57 @@ class _Winner:
     digest: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Pair:
-    """A shape answered from another one: how far apart (octaves), and what it cost."""
-
-    distance: float
-    regret: float
-
-
 def estimate(session: Session, device_class: str, winners: Winners) -> list[RegretBand]:
     """The regret of near matches on a device class; empty if fewer than three pairs were measured."""
     return bands(pairs(session, device_class, winners))
 
 
-def bands(found: Iterable[Pair]) -> list[RegretBand]:
+def bands(found: Pairs) -> list[RegretBand]:
     """Pairs pooled by distance; bands that add no pair to the one before are left out."""
-    ordered, made, floor = sorted(found, key=lambda pair: pair.distance), list[RegretBand](), 0.0
+    made, floor = list[RegretBand](), 0.0
     for reach in DISTANCES:
-        within = [pair.regret for pair in ordered if pair.distance <= reach]
+        within = np.sort(found[found[:, 0] <= reach, 1])
         if len(within) < FEWEST_PAIRS or (made and len(within) == made[-1].pairs):
             continue
-        floor = max(floor, statistics.fmean(within))
-        p90 = sorted(within)[math.ceil(0.9 * len(within)) - 1]
+        floor = max(floor, float(within.mean()))
+        p90 = float(within[math.ceil(0.9 * len(within)) - 1])
         made.append(RegretBand(reach, floor, max(p90, made[-1].p90 if made else 0.0), len(within)))
     return made
 
 
-def pairs(session: Session, device_class: str, winners: Winners) -> list[Pair]:
+def pairs(session: Session, device_class: str, winners: Winners) -> Pairs:
     """One pair for each shape and each other shape whose winner was measured on it, by each method that
-    measured both winners there."""
+    measured both winners there: how far apart they are in octaves, and the regret."""
     alike = defaultdict[tuple[object, ...], list[_Winner]](list)
     for problem, config in list(winners)[-MOST_WINNERS:]:
         name = records.canonical(problem.to_dict())
         alike[best.signature(problem)].append(_Winner(problem, name, config.digest))
     digests = {winner.digest for group in alike.values() for winner in group}
     medians = _medians(session, device_class, digests)
-    return [pair for group in alike.values() for pair in _pairs_of(group[-MOST_SHAPES:], medians)]
+    each = (_pairs_of(group[-MOST_SHAPES:], medians) for group in alike.values())
+    return np.concatenate([_NO_PAIRS, *each])
 
 
-def _pairs_of(group: Sequence[_Winner], medians: dict[str, dict[_Tried, float]]) -> Iterable[Pair]:
-    by_digest = defaultdict[str, list[_Winner]](list)
-    for winner in group:
-        by_digest[winner.digest].append(winner)
-    for left_out in group:
-        measured = medians.get(left_out.name, {})
+def _pairs_of(group: Sequence[_Winner], medians: dict[str, dict[_Tried, float]]) -> Pairs:
+    # NOTE: a thousand shapes make up to a million pairs, so they are kept as numbers, and numpy computes with
+    # them without holding up other threads.
+    places: dict[str, array[int]] = defaultdict(lambda: array("q"))
+    for place, winner in enumerate(group):
+        places[winner.digest].append(place)
+    left_out, others, regrets = array("q"), array("q"), array("d")
+    for place, winner in enumerate(group):
+        measured = medians.get(winner.name, {})
         for (digest, method), lent in measured.items():
-            own = measured.get((left_out.digest, method))
-            if own is None:
-                continue
-            for other in by_digest.get(digest, ()):
-                if other is not left_out:
-                    yield Pair(octaves(left_out.problem, other.problem), max(0.0, lent / own - 1.0))
+            own, lenders = measured.get((winner.digest, method)), places.get(digest)
+            if own is not None and lenders is not None:
+                left_out.extend(array("q", [place]) * len(lenders))
+                others.extend(lenders)
+                regrets.extend(array("d", [max(0.0, lent / own - 1.0)]) * len(lenders))
+    points = np.log2([(one.problem.m, one.problem.n, one.problem.k) for one in group])
+    a, b = np.asarray(left_out), np.asarray(others)
+    distances = np.linalg.norm(points[a] - points[b], axis=1)
+    found: Pairs = np.column_stack((distances, np.asarray(regrets)))
+    return np.compress(a != b, found, axis=0)
 
 
 def _medians(session: Session, device_class: str, digests: set[str]) -> dict[str, dict[_Tried, float]]:

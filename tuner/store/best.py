@@ -132,7 +132,7 @@ def _replace(session: Session, best: BestConfig, created: datetime, import_id: s
     )
     entities.note_need(session, ArtifactRow.digest.in_(before))  # a set may name it a moment later
     insert_or_update(session, BestConfigRow, values, _IDENTITY)
-    sets.changed(session, best.device_class)
+    sets.changed(session, best.device_class, BestConfigRow.problem_id == values["problem_id"])
 
 
 def _outdoes(earlier: BestConfig, later: BestConfig) -> bool:
@@ -242,14 +242,24 @@ def origins(session: Session) -> list[tuple[str, Provenance, bool, int]]:
     return [(*origin, winners) for origin, winners in same.items()]
 
 
-def rows(session: Session, device_class: str) -> dict[int, tuple[Any, ...]]:
-    """The winners of a device class as the database holds them, by id: an equal row is an equal winner."""
-    # NOTE: as text, since decoding a row takes many times as long as reading it, and without the samples,
-    # which make up most of it and change with all else.
-    columns = (column for column in BestConfigRow.__table__.columns if column.key not in ("id", "timing"))
-    query = select(BestConfigRow.id, *(cast(column, Text) for column in columns))
-    found = session.execute(query.where(BestConfigRow.device_class == device_class, _SERVED))
-    return {row[0]: tuple(row) for row in found}
+def changed_since(session: Session, device_class: str, revision: int) -> dict[int, bool]:
+    """The winners of a device class that changed after a revision, by id: whether each is served."""
+    mine = BestConfigRow.device_class == device_class, BestConfigRow.revision > revision
+    rows = session.execute(select(BestConfigRow.id, BestConfigRow.quarantine_id).where(*mine))
+    return {row_id: quarantine_id is None for row_id, quarantine_id in rows}
+
+
+def count(session: Session, device_class: str) -> int:
+    """How many winners a device class has, also such as are not served."""
+    return session.scalars(select(func.count()).where(BestConfigRow.device_class == device_class)).one()
+
+
+def problems(session: Session, device_class: str, revision: int) -> dict[int, str]:
+    """The canonical texts of the problems whose winners are served and did not change after a revision, by id
+    of the winner."""
+    mine = BestConfigRow.device_class == device_class, BestConfigRow.revision <= revision, _SERVED
+    rows = session.execute(_all().with_only_columns(BestConfigRow.id, ProblemRow.canonical).where(*mine))
+    return {row_id: canonical for row_id, canonical in rows}  # noqa: C416
 
 
 def of_ids(session: Session, ids: Sequence[int]) -> list[StoredBest]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, delete, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, delete, false, func, or_, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tilewright.schema.codec import gathered
@@ -215,9 +215,10 @@ def remove_jobs(session: Session, ids: Sequence[str]) -> int:
     """Delete jobs with their trials and events; gives how many trials these were."""
     count = 0
     for job_id in ids:
-        named = update(BestConfigRow).where(BestConfigRow.job_id == job_id).values(job_id=None)
-        for device_class in session.scalars(named.returning(BestConfigRow.device_class)).all():
-            sets.changed(session, device_class)
+        mine = BestConfigRow.job_id == job_id
+        for device_class in session.scalars(select(BestConfigRow.device_class).where(mine).distinct()).all():
+            sets.changed(session, device_class, mine)
+        session.execute(update(BestConfigRow).where(mine).values(job_id=None))
         waiting = update(ImportedBestRow).where(ImportedBestRow.job_id == job_id)
         session.execute(waiting.values(job_id=None))
         for of_job in (EventRow, LadderRow, TrialSlotRow):
@@ -236,7 +237,7 @@ def _remove_winners(session: Session, which: ColumnElement[bool]) -> int:
     for device_class, artifact in found:
         kernels[device_class].add(artifact)
     for device_class, digests in kernels.items():
-        sets.changed(session, device_class)
+        sets.changed(session, device_class, false())
         sets.unpin_naming(session, device_class, digests)
     return len(found)
 

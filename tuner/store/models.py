@@ -273,15 +273,20 @@ class _Winner:
 class BestConfigRow(_Winner, Base):
     """The winner of the latest race for a problem on a device class, which may run. ``import_id`` names the
     import of one that was raced elsewhere, ``quarantine_id`` why one is not served; ``drifted`` since when it
-    takes another time than before."""
+    takes another time than before; ``revision`` of its device class at which it last changed."""
 
     __tablename__ = "best_config"
-    __table_args__ = (UniqueConstraint("device_class", "problem_id"), Index(None, "arch"))
+    __table_args__ = (
+        UniqueConstraint("device_class", "problem_id"),
+        Index(None, "arch"),
+        Index(None, "device_class", "revision"),
+    )
 
     artifact: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), index=True)
     import_id: Mapped[str | None] = mapped_column(ForeignKey("import.id"), index=True)
     quarantine_id: Mapped[int | None] = mapped_column(ForeignKey("quarantine.id"), index=True)
     drifted: Mapped[datetime | None]
+    revision: Mapped[int] = mapped_column(server_default="0")
 
 
 class ImportedBestRow(_Winner, Base):

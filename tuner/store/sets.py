@@ -2,7 +2,7 @@
 
 The store keeps snapshots as bytes under the digest of their content; the service decides what
 is in them. Each change of a winner raises the ``revision`` of its device class, so that one row
-says whether the latest snapshot still holds.
+says whether the latest snapshot still holds; the winner notes it, so that only what changed is read again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session, aliased
 from tuner.store import entities
 from tuner.store.access import audit
 from tuner.store.database import StoreError, insert_new
-from tuner.store.models import ArtifactRow, ConfigSetRow, ServedSetRow
+from tuner.store.models import ArtifactRow, BestConfigRow, ConfigSetRow, ServedSetRow
 from tuner.store.records import row_values
 
 _LEVEL = 6
@@ -95,10 +95,19 @@ def locked(session: Session, device_class: str) -> ServedSetRecord:
     return served(session, device_class)
 
 
-def changed(session: Session, device_class: str) -> None:
-    """Note that a winner of a device class changed."""
+def changed(session: Session, device_class: str, which: ColumnElement[bool]) -> None:
+    """Note that winners of a device class changed: those that ``which`` selects, and others that are gone."""
     insert_new(session, ServedSetRow, {"device_class": device_class, "revision": 0})
     _serve(session, device_class, revision=ServedSetRow.revision + 1)
+    now = select(ServedSetRow.revision).where(ServedSetRow.device_class == device_class).scalar_subquery()
+    note = update(BestConfigRow).where(BestConfigRow.device_class == device_class, which)
+    session.execute(note.values(revision=now), execution_options={"synchronize_session": False})
+
+
+def classes(session: Session) -> dict[str, tuple[str, ServedSetRecord]]:
+    """The device classes that have a winner, by name, with their architecture and what they are served."""
+    rows = session.execute(_classes_query()).all()
+    return {row[0]: (row[1], ServedSetRecord(*row[2:])) for row in rows if row[1] is not None}
 
 
 def keep(session: Session, snapshot: Snapshot, made_from: str) -> bytes:
@@ -178,15 +187,26 @@ def unpin_naming(session: Session, device_class: str, artifacts: Collection[str]
         audit.note(session, audit.SERVICE, audit.Action.UNPIN_SET, device_class, digest=pinned)
 
 
+# NOTE: both are built once: building one anew costs ten times its run, and callers wait for it all the time.
+@functools.cache
+def _classes_query() -> Select[*tuple[Any, ...]]:
+    mine = BestConfigRow.device_class == ServedSetRow.device_class
+    arch = select(BestConfigRow.arch).where(mine).limit(1).scalar_subquery()
+    query = _what_is_served(ServedSetRow.device_class, arch)
+    return query.order_by(ServedSetRow.device_class)
+
+
 @functools.cache
 def _served_query() -> Select[int, str, str, str | None]:
-    # NOTE: asked by every client every few seconds; building it anew costs ten times its run.
+    return _what_is_served().where(ServedSetRow.device_class == bindparam("device_class"))
+
+
+def _what_is_served(*columns: Any) -> Select[*tuple[Any, ...]]:
     latest, pinned = aliased(ConfigSetRow), aliased(ConfigSetRow)
     return (
-        select(ServedSetRow.revision, latest.digest, pinned.digest, ServedSetRow.made_from)
+        select(*columns, ServedSetRow.revision, latest.digest, pinned.digest, ServedSetRow.made_from)
         .outerjoin(latest, latest.id == ServedSetRow.latest_id)
         .outerjoin(pinned, pinned.id == ServedSetRow.pinned_id)
-        .where(ServedSetRow.device_class == bindparam("device_class"))
     )
 
 

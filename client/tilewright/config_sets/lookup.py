@@ -4,38 +4,61 @@ near match, else the vendor library."""
 from __future__ import annotations
 
 import bisect
-import collections
+import copy
 import math
 import operator
 from collections.abc import Iterator, Sequence
+from typing import Self
 
 from tilewright.artifact import Serves
-from tilewright.schema.config_set import ConfigSet, SetEntry
+from tilewright.schema.config_set import ConfigSet, RegretBand, SetEntry, expected_regret
 from tilewright.schema.match import LookupResult, MatchLimits
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import LadderKernel
 
 _Point = tuple[float, float, float]
-_Group = list[tuple[_Point, SetEntry]]
+_Group = dict[GemmProblem, tuple[_Point, SetEntry]]
 _Weight = tuple[Serves, int, int, int]
+_Alike = tuple[Serves, int]
 _MOST_RESULTS = 65536
 _WIDEST = 2
 _LEAST_SPEEDUP = 0.99  # a kernel whose speed-up is below it counts as slower between two rows
 
 
 class Catalog:
-    """A config set, indexed for lookups; safe to share between threads."""
+    """The entries of a config set, indexed for lookups; safe to share between threads."""
 
-    def __init__(self, config_set: ConfigSet) -> None:
-        self.config_set = config_set
-        self._exact = {entry.problem: entry for entry in config_set.entries}
-        self._near: collections.defaultdict[tuple[Serves, int], _Group] = collections.defaultdict(list)
-        for problem, entry in self._exact.items():
-            self._near[Serves.of(problem), problem.batch].append((_point(problem), entry))
-        self._rows: collections.defaultdict[_Weight, list[SetEntry]] = collections.defaultdict(list)
-        for entry in sorted(config_set.entries, key=_m):
-            self._rows[_weight(entry.problem)].append(entry)
+    def __init__(self) -> None:
+        self._bands: Sequence[RegretBand] = ()
+        self._exact: dict[GemmProblem, SetEntry] = {}
+        self._near: dict[_Alike, _Group] = {}
+        self._rows: dict[_Weight, list[SetEntry]] = {}
         self._results: dict[tuple[GemmProblem, MatchLimits], LookupResult] = {}
+
+    @classmethod
+    def of(cls, config_set: ConfigSet) -> Self:
+        """The catalog of a set."""
+        return cls().changed((), config_set.entries, config_set.near)
+
+    def changed(self, gone: Sequence[SetEntry], new: Sequence[SetEntry], near: Sequence[RegretBand]) -> Self:
+        """The catalog without the entries ``gone`` and with those that are ``new``, for what near matches
+        cost now. It shares what stays, so that a few changes among thousands of entries cost little."""
+        made = copy.copy(self)
+        made._bands, made._results = near, {}
+        made._exact, made._near, made._rows = self._exact.copy(), self._near.copy(), self._rows.copy()
+        problems = [entry.problem for entry in (*gone, *new)]
+        for alike in set(map(_alike, problems)):
+            made._near[alike] = self._near.get(alike, {}).copy()
+        for weight in set(map(_weight, problems)):
+            made._rows[weight] = list(self._rows.get(weight, ()))
+        for entry in gone:
+            del made._exact[entry.problem], made._near[_alike(entry.problem)][entry.problem]
+            made._rows[_weight(entry.problem)].remove(entry)
+        for entry in new:
+            made._exact[entry.problem] = entry
+            made._near[_alike(entry.problem)][entry.problem] = _point(entry.problem), entry
+            bisect.insort(made._rows[_weight(entry.problem)], entry, key=_m)
+        return made
 
     def lookup(self, problem: GemmProblem, limits: MatchLimits) -> LookupResult:
         """The kernel to run for a problem; takes under 2 microseconds from the second time on."""
@@ -96,10 +119,10 @@ class Catalog:
         """Near matches that may run and should be faster than the vendor library, nearest first."""
         if limits.max_regret is None:
             return
-        here, group = _point(problem), self._near.get((Serves.of(problem), problem.batch), [])
-        near = [(math.dist(here, point), entry) for point, entry in group]
-        for distance, entry in sorted(near, key=operator.itemgetter(0)):
-            regret = self.config_set.expected_regret(distance)
+        here, group = _point(problem), self._near.get(_alike(problem), {})
+        near = [(math.dist(here, point), point, entry) for point, entry in group.values()]
+        for distance, _, entry in sorted(near, key=operator.itemgetter(0, 1)):
+            regret = expected_regret(self._bands, distance)
             if regret is None or regret > limits.max_regret:
                 return
             faster = not entry.use_vendor and entry.speedup.low >= 1.0 + regret
@@ -133,6 +156,11 @@ def _loses(row: SetEntry, kernel: LadderKernel) -> bool:
     that of the row's winner."""
     upper = kernel.speedup * row.speedup.high / row.speedup.value
     return upper < 1.0 or kernel.speedup < _LEAST_SPEEDUP
+
+
+def _alike(problem: GemmProblem) -> _Alike:
+    """All fields of a problem except m, n and k."""
+    return Serves.of(problem), problem.batch
 
 
 def _weight(problem: GemmProblem) -> _Weight:

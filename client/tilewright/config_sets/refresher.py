@@ -63,6 +63,7 @@ class ConfigSetRefresher:
         on_refresh: Callable[[], None] = lambda: None,
     ) -> None:
         self.catalog: Catalog | None = None
+        self._set: ConfigSet | None = None  # what the catalog is of
         self.problem = ""
         self.rounds = 0
         self._fetcher, self._device_class, self._options = fetcher, device_class, options
@@ -212,19 +213,20 @@ class ConfigSetRefresher:
     def _look(self) -> None:
         self._note_use()
         answer = self._new_set()
-        catalog = self.catalog if answer is None else self._catalog(answer.config_set)
-        if catalog is not None:
-            self._take(catalog, answer)
+        found = self._set if answer is None else self._of_class(answer.config_set)
+        if found is not None:
+            self._take(found, answer)
         self._disk.prune(self._options.bounds)
         self._on_refresh()
 
-    def _take(self, catalog: Catalog, answer: SetAnswer | None) -> None:
-        fetched = self._fetch_artifacts(catalog)
+    def _take(self, found: ConfigSet, answer: SetAnswer | None) -> None:
+        fetched = self._fetch_artifacts(found)
         if answer is None and not fetched:
             return
+        catalog = Catalog.of(found)
         with self._condition:
             self._artifacts.take(fetched)
-            self.catalog = catalog
+            self._set, self.catalog = found, catalog
             self._on_change()
             self._writing = True
             self._condition.notify_all()  # threads that wait go on while the disk is written to
@@ -247,7 +249,7 @@ class ConfigSetRefresher:
         Raises:
             TilewrightError: the service did not answer, or not with a sound set.
         """
-        known = self.catalog.config_set.digest if self.catalog else None
+        known = self._set.digest if self._set else None
         pin = self._options.pin
         if pin:
             return None if known == pin else self._fetcher.config_set(pin)
@@ -258,23 +260,22 @@ class ConfigSetRefresher:
                 return None
             raise
 
-    def _fetch_artifacts(self, catalog: Catalog) -> dict[str, bytes]:
-        entries = catalog.config_set.entries
-        missing = self._artifacts.missing(entry.artifact for entry in entries if entry.may_run)
+    def _fetch_artifacts(self, found: ConfigSet) -> dict[str, bytes]:
+        missing = self._artifacts.missing(entry.artifact for entry in found.entries if entry.may_run)
         if not missing:
             return {}
-        everything = len(missing) == len({entry.artifact for entry in entries})
-        return self._fetcher.bundle(catalog.config_set.digest, missing, everything)
+        everything = len(missing) == len({entry.artifact for entry in found.entries})
+        return self._fetcher.bundle(found.digest, missing, everything)
 
     def _load(self) -> None:
         kept = self._disk.named(self._name)
         if kept is None:
             return
         try:
-            self.catalog = self._catalog(self._signed_set(kept))
+            self._set = self._of_class(self._signed_set(kept))
         except TilewrightError:  # damaged, or signed by no key to trust: as if it were not there
             return
-        self._kept = kept
+        self.catalog, self._kept = Catalog.of(self._set), kept
         self._note_use()
 
     def _note_use(self) -> None:
@@ -294,8 +295,8 @@ class ConfigSetRefresher:
         self._fetcher.service_key.check(signature, signed, first=False)
         return found
 
-    def _catalog(self, found: ConfigSet) -> Catalog:
-        """A catalog of a set.
+    def _of_class(self, found: ConfigSet) -> ConfigSet:
+        """A set of the device class of this client.
 
         Raises:
             ArtifactError: it is of another class.
@@ -304,4 +305,4 @@ class ConfigSetRefresher:
             raise ArtifactError(
                 f"a config set of {found.device_class} was sent to a {self._device_class}; check the URL"
             )
-        return Catalog(found)
+        return found

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, Self
 
@@ -147,9 +148,10 @@ class ConfigSet:
         entries = tuple(entry.of_format(found.format) for entry in found.entries)
         return dataclasses.replace(found, entries=entries)
 
-    def expected_regret(self, distance: float) -> float | None:
-        """The mean regret of a match ``distance`` octaves away; None if that is unknown."""
-        return next((band.expected for band in self.near if distance <= band.max_distance), None)
+
+def expected_regret(near: Iterable[RegretBand], distance: float) -> float | None:
+    """The mean regret of a match ``distance`` octaves away; None if that is unknown."""
+    return next((band.expected for band in near if distance <= band.max_distance), None)
 
 
 def content_digest(raw: dict[str, Any]) -> str:

@@ -156,7 +156,7 @@ def _coverage(service: Service, wanted: str, here: Collection[str]) -> tuple[lis
         chosen = wanted or next(iter(with_winner), names[0] if names else "")
         found = winners.headlines(session, [chosen])
         open_misses = misses.ranked(session, chosen, _MOST_MISSES)
-    catalog = service.served.current(chosen).catalog if chosen in with_winner else None
+    catalog = service.served.catalog(chosen) if chosen in with_winner else None
     return names, coverage.coverage(chosen, found, open_misses, catalog, _staleness(service))
 
 
@@ -265,7 +265,7 @@ def _side(session: Session, service: Service, what: What, name: str) -> Mapping[
         if not found:
             raise Refusal(Kind.NOT_FOUND, "there is no such job with a result; choose another one")
         return {one.problem: _of_best(one) for one in found}
-    entries = service.served.loaded(name).catalog.config_set.entries
+    entries = service.served.loaded(name).config_set.entries
     return {one.problem: Side(one.median_us, one.low_us, one.high_us, one.config.family) for one in entries}
 
 

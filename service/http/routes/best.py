@@ -27,7 +27,7 @@ from tilewright.errors import InvalidProblem
 from tilewright.http.calls import JSON
 from tilewright.schema.codec import gathered
 from tilewright.schema.problem import GemmProblem, variants
-from tuner.store import best, sets
+from tuner.store import best
 from tuner.store.database import WritersBusy
 from tuner.store.records import StoredBest
 from tuner.store.reports import winners
@@ -83,8 +83,9 @@ def get_best_config(
         response = conditional.answer(page, if_none_match)
         link_next(request, response, page.next)
         return response
+    select = functools.partial(_select, service, query, problem)
     work = functools.partial(_answer, service, query, problem)
-    found = service.answer_cache.find(request.scope["query_string"], query.target, work)
+    found = service.answer_cache.find(request.scope["query_string"], query.target, select, work)
     return _sent(service, found, if_none_match)
 
 
@@ -106,13 +107,17 @@ def _note(service: Service, stale: StaleResult) -> None:
         log.warning("%s is noted as stale when it is served again: %s", stale.problem, error)
 
 
-def _answer(service: Service, query: wire.BestQuery, problem: GemmProblem) -> Answer:
+def _select(service: Service, query: wire.BestQuery, problem: GemmProblem) -> Selection:
+    [selection] = service.served.select(query.target, [problem], query.limits)
+    return selection
+
+
+def _answer(service: Service, query: wire.BestQuery, problem: GemmProblem, selection: Selection) -> Answer:
     """The stored winner that answers for a problem.
 
     Raises:
         Refusal: there is none.
     """
-    [selection] = service.served.select(query.target, [problem], query.limits)
     winner = _stored(service, selection)
     if winner is None:
         _count(service, "none", None, query.target)
@@ -195,8 +200,7 @@ def _stored(service: Service, selection: Selection) -> StoredBest | None:
         return None
     with service.store.read() as session:
         found = next(iter(best.exact(session, device_class, entry.problem)), None)
-        pinned = sets.served(session, device_class).pinned
-    return None if found and pinned and found.best.artifact != entry.artifact else found
+    return None if found and selection.pinned and found.best.artifact != entry.artifact else found
 
 
 def _why_none(selection: Selection) -> str:

@@ -25,7 +25,8 @@ from service.http.deps import (
 from service.http.openapi import binary, errors
 from service.http.views import link_next, number_place, page_end, set_info
 from service.results import config_sets
-from service.results.served import LoadedSet, unknown_set
+from service.results.served import unknown_set
+from service.results.snapshots import LoadedSet
 from tilewright import trust, wire
 from tilewright.artifact import bundle
 from tilewright.schema.codec import KeyName
@@ -122,7 +123,7 @@ async def get_current(
         return conditional.unchanged(found.digest, conditional.ASK_FIRST)
     answer = _set(service, found, accept_encoding, conditional.ASK_FIRST)
     if found.serial:
-        names = found.catalog.config_set.device_class, found.digest, str(found.serial)
+        names = found.config_set.device_class, found.digest, str(found.serial)
         signed = service.signer.sign(trust.About.SERVED, *names)
         answer.headers[trust.SERVED_HEADER] = f"{found.serial} {signed}"
     return answer
@@ -140,7 +141,7 @@ def post_current(
             imports.alone(session)
             _check_served(session, body.device_class, if_match)
             _check_kernels(session, wanted.digest, wanted.artifacts)
-            _check_quarantine(session, wanted.catalog.config_set)
+            _check_quarantine(session, wanted.config_set)
             sets.pin(session, body.device_class, body.digest)
             audit.note(session, who(request), Action.PIN_SET, body.device_class, digest=body.digest)
     except StoreError as error:
@@ -195,7 +196,7 @@ def get_set(
 def get_diff(a: SetDigest, b: SetDigest, service: ServiceDep) -> wire.SetDiff:
     """What set ``b`` has other than set ``a``, with the measured difference of each change."""
     before, after = service.served.loaded(a), service.served.loaded(b)
-    return config_sets.difference(before.catalog.config_set, after.catalog.config_set)
+    return config_sets.difference(before.config_set, after.config_set)
 
 
 @router.get("/{digest}/bundle", operation_id="config_set_bundle", response_class=Response, responses=_BUNDLE)
@@ -255,7 +256,7 @@ def _check_quarantine(session: Session, config_set: ConfigSet) -> None:
 
 
 def _set(service: Service, found: LoadedSet, accept_encoding: str | None, caching: str) -> Response:
-    device_class = found.catalog.config_set.device_class
+    device_class = found.config_set.device_class
     headers = conditional.of(found.digest, caching) | {
         trust.HEADER: service.signer.sign(trust.About.CONFIG_SET, device_class, found.digest),
         "Vary": "Accept-Encoding",

@@ -56,7 +56,7 @@ def test_the_answers_are_those_of_a_client_with_the_set(
     limits = MatchLimits(
         options.get("max_regret", 0.1) if near else None, options.get("deterministic", False)
     )
-    catalog = Catalog(current.config_set)
+    catalog = Catalog.of(current.config_set)
     asked = [TUNED, OTHER, GemmProblem(80, 48, 32, "float32", "nn"), NEVER]
     found = client.lookup_many(asked, device_class=place, **options)
     for problem, view in zip(asked, found, strict=True):

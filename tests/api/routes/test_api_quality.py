@@ -19,7 +19,7 @@ from api_server import Server, finish, start
 from tilewright import Client, GemmProblem, wire
 from tilewright.config_sets.lookup import Catalog
 from tilewright.errors import InvalidProblem, ServiceError
-from tilewright.schema.config_set import FORMAT, content_digest
+from tilewright.schema.config_set import FORMAT, content_digest, expected_regret
 from tilewright.schema.match import MatchLimits
 
 SHAPES = [GemmProblem(m, 32, 32, "float32", "nn") for m in (32, 64, 128)]
@@ -158,8 +158,8 @@ def test_what_near_answers_cost_is_learned_from_the_trials(asked: Client, place:
     # Each search starts from the winners before it: 64 from 32, 128 from 32 and from 64 were measured.
     config_set = asked.current_set(place).config_set
     assert config_set.near[-1].pairs >= 3
-    assert (config_set.expected_regret(0.1) or 0.0) >= 0.0
-    assert config_set.expected_regret(100.0) is None
+    assert (expected_regret(config_set.near, 0.1) or 0.0) >= 0.0
+    assert expected_regret(config_set.near, 100.0) is None
 
 
 @contextmanager
@@ -198,7 +198,7 @@ def test_a_near_kernel_that_cannot_run_is_passed_over_by_every_route(
         assert (view.kind, view.distance) == ("nearest", best.match.distance)
         a, b = numpy.ones(wanted.a_shape, "f4"), numpy.ones(wanted.b_shape, "f4")
         assert asked.gemm(a, b, **allowed).match.startswith(f"nearest; distance={best.match.distance:.3f};")
-        here = Catalog(asked.current_set(place).config_set).lookup(wanted, MatchLimits(1000.0))
+        here = Catalog.of(asked.current_set(place).config_set).lookup(wanted, MatchLimits(1000.0))
         assert here.entry == view.entry
 
 

@@ -233,6 +233,17 @@ def test_winners_answer_in_the_words_of_today(store: Store) -> None:
     assert square.best.ties[0]["reduction"] == "reduce_scatter"
 
 
+def test_winners_have_changed_at_the_present_revision_of_their_class(store: Store) -> None:
+    """Those of a class that was never served a set, too; a service reads what changed since the latest."""
+    with store.read() as session:
+        found = sets.classes(session)
+        assert sorted(found) == sorted({row["device_class"] for row in tables(store)["best_config"]})
+        for name, (arch, served) in found.items():
+            assert name.startswith(f"{arch}-")
+            assert best.changed_since(session, name, served.revision) == {}
+            assert len(best.changed_since(session, name, served.revision - 1)) == best.count(session, name)
+
+
 def test_kernels_load_with_their_digests(store: Store) -> None:
     found = tables(store)["artifact"]
     kernels = {row["digest"]: Artifact.from_bytes(row["data"], row["digest"]) for row in found}
@@ -261,7 +272,7 @@ def test_config_sets_stay_and_the_latest_is_made_anew(store: Store) -> None:
         for row in tables(store)["config_set"]:
             packed = sets.packed(session, row["digest"])
             assert packed is not None
-            Catalog(ConfigSet.from_bytes(sets.unpack(packed), row["digest"]))
+            Catalog.of(ConfigSet.from_bytes(sets.unpack(packed), row["digest"]))
         assert sets.served(session, H100).pinned
         assert sets.served(session, H200).made_from is None
 

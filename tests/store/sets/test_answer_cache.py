@@ -18,6 +18,7 @@ from service.http.deps import Service
 from service.results import answer_cache
 from service.server.app import create_app
 from service.settings import Settings
+from tilewright.schema.problem import GemmProblem
 from tuner.store import best as winners
 from tuner.store import entities, imports, jobs, sets
 from tuner.store.access import keys
@@ -100,14 +101,33 @@ def test_what_did_not_change_is_not_asked_again(app: FastAPI, http: TestClient) 
         assert len(seen) < 40, "a look at the versions each"
 
 
+def test_an_answer_stands_while_other_winners_change(
+    http: TestClient, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, exact = list[GemmProblem](), winners.exact
+
+    def told(session: Any, target: str, of: GemmProblem) -> list[StoredBest]:
+        read.append(of)
+        return exact(session, target, of)
+
+    assert speedup(http) == 1.25
+    put(other, 65, speedup=9.0)
+    monkeypatch.setattr(winners, "exact", told)
+    assert speedup(http) == 1.25
+    assert read == []
+    monkeypatch.undo()
+    put(other, 64, speedup=1.5, speedup_low=1.4, speedup_high=1.6)
+    assert speedup(http) == 1.5
+
+
 def test_each_change_shows_at_once(http: TestClient, other: Store) -> None:
     assert speedup(http) == speedup(http) == 1.25
     put(other, 64, speedup=1.5, speedup_low=1.4, speedup_high=1.6)
     assert speedup(http) == speedup(http) == 1.5
     put(other, 65, speedup=9.0)  # of another problem
     assert speedup(http) == 1.5
+    pinned = http.get("/config-sets/current", params={"device_class": HOST_CLASS}).json()["digest"]
     with other.begin() as session:
-        pinned = sets.served(session, HOST_CLASS).latest
         sets.pin(session, HOST_CLASS, pinned)
     assert speedup(http) == 1.5
     with other.begin() as session:
@@ -186,20 +206,20 @@ def test_as_many_answers_are_kept_as_may(
         assert speedup(http, max_regret=number / 100) == 1.25
         assert len(kept._kept) == min(3, number + 1)
         assert b"max_regret=%s" % str(number / 100).encode() in list(kept._kept)[-1], "the oldest one went"
-    assert kept._bytes == sum(answer_cache._size(query, one[2]) for query, one in kept._kept.items())
+    assert kept._bytes == sum(answer_cache._size(query, one.answer) for query, one in kept._kept.items())
     known = set(kept._kept)
     assert http.get(PATH, params=OF_64 | {"max_regret": f"0.{'0' * 512}"}).status_code == 200
     assert set(kept._kept) == known, "a long query is not kept"
     for number in range(8):
         http.get(PATH, params=OF_64 | {"device_class": f"nowhere{number}"})
-    assert set(app.state.service.served._versions) == {HOST_CLASS}
+    assert set(app.state.service.served._winners) == {HOST_CLASS}
 
 
 def test_kept_answers_and_sets_do_not_keep_the_winners(app: FastAPI, http: TestClient) -> None:
     """A winner has all its samples: with those of stale results, answers took four times what was counted."""
     for number in range(8):
         assert http.get(PATH, params=OF_64 | {"max_regret": number / 100}).json()["staleness"] != "fresh"
-    assert all(one[2].stale for one in app.state.service.answer_cache._kept.values())
+    assert all(one.answer.stale for one in app.state.service.answer_cache._kept.values())
     assert http.get("/config-sets/current", params={"device_class": HOST_CLASS}).status_code == 200
     gc.collect()
     assert [one for one in gc.get_objects() if isinstance(one, StoredBest)] == []

@@ -34,9 +34,10 @@ from store_samples import (
 
 from service.http.deps import Service
 from service.results.quality import ResultQuality
-from service.results.snapshots import SnapshotMaker
+from service.results.snapshots import ClassWinners
 from service.server.app import create_app
 from service.settings import Settings
+from tilewright.config_sets.lookup import Catalog
 from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.match import MatchLimits
 from tuner.store import best as winners
@@ -48,6 +49,7 @@ from tuner.store.models import BestConfigRow
 ASKING = 20
 CURRENT = "/config-sets/current"
 WHERE = {"device_class": HOST_CLASS}
+NEAR = MatchLimits(max_regret=10.0)
 
 
 def put(store: Store, m: int, **changes: Any) -> None:
@@ -160,10 +162,12 @@ def test_a_look_that_began_before_a_change_is_not_shared(
     second, third = (service.served.look(HOST_CLASS) for _ in range(2))
     go_on.set()
     assert first.result() is not second.result() is third.result()
-    assert shapes(second.result().catalog.config_set) == [64, 65, 66, 67]
+    assert shapes(second.result().config_set) == [64, 65, 66, 67]
 
 
-def test_only_winners_that_changed_are_read_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many winners each look has read."""
     read, of_ids = list[int](), winners.of_ids
 
     def told(session: Any, ids: Any) -> Any:
@@ -171,11 +175,77 @@ def test_only_winners_that_changed_are_read_again(service: Service, monkeypatch:
         return of_ids(session, ids)
 
     monkeypatch.setattr(winners, "of_ids", told)
+    return read
+
+
+def test_only_winners_that_changed_are_read_again(service: Service, read: list[int]) -> None:
     service.served.current(HOST_CLASS)
     put(service.store, 65, speedup=3.0, speedup_low=2.5, speedup_high=3.5)
     put(service.store, 67)
-    assert service.served.current(HOST_CLASS).catalog.lookup(problem(67), MatchLimits()).kind == "exact"
+    assert service.served.catalog(HOST_CLASS).lookup(problem(67), MatchLimits()).kind == "exact"
+    assert shapes(service.served.current(HOST_CLASS).config_set) == [64, 65, 66, 67]
     assert read == [3, 2]
+    change(service.store, "delete", 64, 0.0)
+    assert service.served.catalog(HOST_CLASS).lookup(problem(64), MatchLimits()).kind != "exact"
+    assert read == [3, 2, 0]
+
+
+def test_a_winner_that_cannot_be_read_is_not_read_again_and_again(service: Service, read: list[int]) -> None:
+    with service.store.begin() as session:
+        (found,) = winners.exact(session, HOST_CLASS, problem(64))
+        session.execute(update(BestConfigRow).where(BestConfigRow.id == found.id).values(config={}))
+    assert shapes(service.served.current(HOST_CLASS).config_set) == [65, 66]
+    put(service.store, 67)
+    assert shapes(service.served.current(HOST_CLASS).config_set) == [65, 66, 67]
+    assert read == [3, 1]
+
+
+def test_a_service_that_starts_reads_what_changed_since_the_latest_set(
+    databases: Databases, read: list[int]
+) -> None:
+    url = databases.copy(fill)
+    for m, expected in ((67, [3]), (68, [3, 1, 1])):
+        app = create_app(Settings(database_url=url))
+        service: Service = app.state.service
+        if m == 68:
+            put(service.store, 67)
+        assert service.served.catalog(HOST_CLASS).lookup(problem(m - 1), MatchLimits()).kind == "exact"
+        if m == 68:
+            put(service.store, 68)
+            assert shapes(service.served.current(HOST_CLASS).config_set) == [64, 65, 66, 67, 68]
+        else:
+            service.served.current(HOST_CLASS)
+        assert read == expected
+        service.served.close()
+        service.store.close()
+
+
+@pytest.mark.parametrize("step", ["pack", "keep"])
+def test_a_lookup_does_not_wait_for_a_set(
+    app: FastAPI, service: Service, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """And shows what was committed since the set was begun."""
+    making, go_on, work = threading.Event(), threading.Event(), getattr(sets, step)
+
+    def held_up(*given: Any) -> Any:
+        making.set()
+        assert go_on.wait(20)
+        return work(*given)
+
+    monkeypatch.setattr(sets, step, held_up)
+    http, asked = TestClient(app, "http://localhost"), WHERE | problem(67).to_dict()
+    made = service.served.look(HOST_CLASS)
+    assert making.wait(20)
+    assert http.get("/best-config", params=asked).status_code == 404
+    put(service.store, 67)
+    for median in (10.0, 9.0):
+        put(service.store, 67, timing=dataclasses.replace(best(problem(67)).timing, median_us=median))
+        assert http.get("/best-config", params=asked).json()["timing"]["median_us"] == median
+    looked_up = http.post("/best-config/lookup", json=WHERE | {"problems": [problem(67).to_dict()]})
+    assert looked_up.json()["items"][0]["entry"]["median_us"] == 9.0
+    go_on.set()
+    assert shapes(made.result().config_set) == [64, 65, 66]
+    assert shapes(service.served.current(HOST_CLASS).config_set) == [64, 65, 66, 67]
 
 
 @pytest.mark.parametrize("tag", ["known", "other"])
@@ -218,7 +288,7 @@ def change(store: Store, kind: str, m: int, value: float) -> None:
             session.execute(delete(BestConfigRow).where(mine))
         else:
             session.execute(update(BestConfigRow).where(mine).values(repeatable=bool(value)))
-        sets.changed(session, HOST_CLASS)
+        sets.changed(session, HOST_CLASS, mine)
 
 
 @pytest.fixture(scope="module")
@@ -240,11 +310,13 @@ def test_a_set_made_of_what_changed_is_the_one_made_of_everything(
         for one in changes:
             change(lasting.store, *one)
         found = lasting.served.current(HOST_CLASS)
-        with lasting.store.read() as session:
-            afresh = SnapshotMaker(HOST_CLASS, quality).make(session)
-        assert found.digest == afresh.snapshot.digest
+        afresh = ClassWinners(lasting.store, quality, HOST_CLASS, lasting.served.loaded)
+        assert found.digest == afresh.make().config_set.digest
+        live, of_set = lasting.served.catalog(HOST_CLASS), Catalog.of(found.config_set)
+        for m in range(63, 72):
+            assert live.lookup(problem(m), NEAR) == of_set.lookup(problem(m), NEAR)
         sent = ConfigSet.from_bytes(sets.unpack(found.packed), found.digest)
-        assert sent == dataclasses.replace(found.catalog.config_set, created_at=sent.created_at)
+        assert sent == dataclasses.replace(found.config_set, created_at=sent.created_at)
 
 
 def test_a_set_whose_kernels_were_deleted_is_neither_pinned_nor_sent_in_part(
@@ -271,7 +343,7 @@ def test_a_set_whose_kernels_were_deleted_is_neither_pinned_nor_sent_in_part(
         assert answer.status_code == 404
         assert f"kernel {kernel.digest} of {digest} was deleted" in answer.json()["detail"]
     assert http.post(bundle, json={"want": [artifact().digest]}).status_code == 200
-    assert shapes(service.served.current(HOST_CLASS).catalog.config_set) == [64, 65, 66]
+    assert shapes(service.served.current(HOST_CLASS).config_set) == [64, 65, 66]
 
 
 def test_a_set_that_names_a_quarantined_kernel_is_not_pinned(app: FastAPI, service: Service) -> None:

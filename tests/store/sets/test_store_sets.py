@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from set_server import config_set, entry
+from sqlalchemy import true
 from sqlalchemy.orm import Session
 from store_samples import HOST_CLASS, OTHER_CLASS, artifact, best, problem
 
@@ -86,7 +87,7 @@ def test_revisions_of_writers_at_once_all_count(store: Store) -> None:
     def change() -> None:
         for _ in range(10):
             with store.begin() as session:
-                sets.changed(session, HOST_CLASS)
+                sets.changed(session, HOST_CLASS, true())
 
     threads = [threading.Thread(target=change) for _ in range(4)]
     for thread in threads:
@@ -122,7 +123,7 @@ def test_each_change_of_what_is_served_has_a_higher_serial(
             serials.append(served(store).serial)
 
     def won(session: Session) -> None:
-        sets.changed(session, HOST_CLASS)
+        sets.changed(session, HOST_CLASS, true())
 
     def pin(letter: str | None) -> Callable[[Session], object]:
         return lambda session: sets.pin(session, HOST_CLASS, letter and snapshot(letter).digest)
@@ -145,8 +146,8 @@ def test_of_two_who_know_the_same_set_one_changes_what_is_served(
         pin(*given)
 
     monkeypatch.setattr(sets, "pin", slowly)
-    nothing = SimpleNamespace(config_set=SimpleNamespace(device_class=HOST_CLASS, entries=()))
-    loaded = SimpleNamespace(digest="", artifacts={}, catalog=nothing)  # no kernel, so none is missing
+    nothing = SimpleNamespace(device_class=HOST_CLASS, entries=())
+    loaded = SimpleNamespace(digest="", artifacts={}, config_set=nothing)  # no kernel, so none is missing
     service: Any = SimpleNamespace(store=store, served=SimpleNamespace(loaded=lambda _: loaded))
     request: Any = SimpleNamespace(scope={"key_id": "0" * 12})
 

@@ -186,7 +186,7 @@ def test_what_winners_and_sets_name_stays(store: Store) -> None:
     prune(store, DAYS)
     with store.read() as session:
         assert [best.exact(session, samples.HOST_CLASS, problem) for problem, _ in winners] == lookups
-        assert neighbours.pairs(session, samples.HOST_CLASS, winners) == pairs
+        assert (neighbours.pairs(session, samples.HOST_CLASS, winners) == pairs).all()
         assert sets.served(session, samples.HOST_CLASS) == served
         assert served.pinned is not None
         assert sets.packed(session, served.pinned)

@@ -32,7 +32,7 @@ BANDS = [
 
 
 def lookups(limits: MatchLimits, **changes: Any) -> Callable[[GemmProblem], LookupResult]:
-    catalog = Catalog(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL, **changes)], BANDS)))
+    catalog = Catalog.of(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL, **changes)], BANDS)))
     return functools.partial(catalog.lookup, limits=limits)
 
 
@@ -69,7 +69,7 @@ def test_what_is_not_expected_to_win_does_not_run() -> None:
 
 
 def test_one_catalog_answers_for_every_policy() -> None:
-    catalog = Catalog(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL)], BANDS)))
+    catalog = Catalog.of(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL)], BANDS)))
     asked = (None, 0.1, 0.3, 0.1, None)
     found = [catalog.lookup(LARGER, MatchLimits(max_regret)).kind for max_regret in asked]
     assert found == ["vendor", "vendor", "nearest", "vendor", "vendor"]
@@ -100,9 +100,10 @@ def test_a_near_kernel_that_cannot_run_gives_way_to_the_next(
 ) -> None:
     problem = dataclasses.replace(NEAREST, **asked)
     first, second = entry(NEAREST, needing(**needs)), entry(SECOND, KERNEL)
-    chosen = Catalog(ConfigSet.from_bytes(config_set([first, second], BANDS))).lookup(problem, MatchLimits())
+    both = Catalog.of(ConfigSet.from_bytes(config_set([first, second], BANDS)))
+    chosen = both.lookup(problem, MatchLimits())
     assert (chosen.kind, chosen.entry and chosen.entry.problem) == ("nearest", SECOND)
-    alone = Catalog(ConfigSet.from_bytes(config_set([first], BANDS))).lookup(problem, MatchLimits())
+    alone = Catalog.of(ConfigSet.from_bytes(config_set([first], BANDS))).lookup(problem, MatchLimits())
     assert (alone.kind, alone.reason, alone.entry) == ("vendor", "no tuned kernel", None)
 
 
@@ -126,7 +127,7 @@ def test_kernels_of_an_earlier_format_are_taken_to_need_what_their_problem_has()
         "align_d": 16,
         "max_k": 64,
     }
-    catalog = Catalog(ConfigSet.from_bytes(config_set([old], BANDS, format=2)))
+    catalog = Catalog.of(ConfigSet.from_bytes(config_set([old], BANDS, format=2)))
     near = {"m": 100}, {"k": 60}, {"n": 84}, {"k": 68}, {"n": 82}
     found = [catalog.lookup(dataclasses.replace(TUNED, **one), MatchLimits()).kind for one in near]
     assert found == ["nearest", "nearest", "nearest", "vendor", "vendor"]
@@ -143,12 +144,31 @@ def row(m: int, won_by: str, kernels: dict[str, tuple[float, float]], **changes:
 
 
 def ladder(*rows: dict[str, Any]) -> Callable[..., LookupResult]:
-    catalog = Catalog(ConfigSet.from_bytes(config_set(rows, BANDS)))
+    catalog = Catalog.of(ConfigSet.from_bytes(config_set(rows, BANDS)))
     return lambda m, max_regret=0.1: catalog.lookup(dataclasses.replace(TUNED, m=m), MatchLimits(max_regret))
 
 
 ROW_64 = row(64, SMALL, {SMALL: (0.0, 1.5), BIG: (0.03, 1.4)})
 ROW_128 = row(128, BIG, {SMALL: (0.06, 1.2), BIG: (0.01, 1.3)})
+
+
+def test_a_changed_catalog_is_that_of_the_changed_set_and_leaves_the_one_before() -> None:
+    kept, gone, new = (
+        ConfigSet.from_bytes(config_set([one], BANDS)).entries[0]
+        for one in (ROW_64, ROW_128, entry(TUNED, KERNEL))
+    )
+    rows = ConfigSet.from_bytes(config_set([ROW_64, ROW_128], BANDS))
+    before = Catalog.of(rows)
+    after = before.changed(rows.entries[1:], [new], rows.near)
+    afresh = Catalog().changed((), [new, kept], rows.near)
+    limits = MatchLimits(1.0)
+    for m in (60, 64, 80, 100, 128, 200):
+        asked = dataclasses.replace(kept.problem, m=m)
+        assert after.lookup(asked, limits) == afresh.lookup(asked, limits)
+    assert after.lookup(TUNED, limits).kind == "exact"
+    assert before.lookup(gone.problem, limits).entry == gone
+    assert after.lookup(gone.problem, limits).entry != gone
+    assert before.lookup(TUNED, limits).kind != "exact"
 
 
 def test_between_two_rows_the_kernel_that_lost_less_on_both_answers() -> None:

@@ -20,7 +20,7 @@ from tilewright.errors import ArtifactError, TrustError
 from tilewright.http.calls import Reply, answer
 from tilewright.http.endpoints import Endpoints
 from tilewright.schema.codec import decode, encode
-from tilewright.schema.config_set import ConfigSet, SetEntry, content_digest
+from tilewright.schema.config_set import ConfigSet, SetEntry, content_digest, expected_regret
 from tilewright.schema.problem import GemmProblem
 from tilewright.trust import HEADER, About, ServiceKey
 
@@ -147,7 +147,8 @@ def test_a_set_with_an_entry_that_cannot_be_is_refused(changes: dict[str, Any]) 
 
 def test_expected_regret_is_that_of_the_nearest_band() -> None:
     found = ConfigSet.from_bytes(snapshot())
-    assert [found.expected_regret(distance) for distance in (0.0, 1.0, 1.5, 2.5)] == [0.1, 0.1, 0.1, None]
+    expected = [expected_regret(found.near, distance) for distance in (0.0, 1.0, 1.5, 2.5)]
+    assert expected == [0.1, 0.1, 0.1, None]
 
 
 @dataclasses.dataclass

@@ -238,7 +238,7 @@ def test_a_set_that_is_signed_anew_is_refused_or_can_be_asked(watch: Watch) -> N
     """Who signs may put anything into a set; its clients still run."""
     chance, limits, right = random.Random(5), MatchLimits(max_regret=0.5), json.loads(SET)
     asked = [GemmProblem(m, 64, 64, "float32", "nn") for m in (16, 32, 64)]
-    Catalog(ConfigSet.from_bytes(SET)).lookup(asked[0], limits)
+    Catalog.of(ConfigSet.from_bytes(SET)).lookup(asked[0], limits)
     read = 0
     for _ in range(TIMES // 5):
         raw = replaced(right, chance)
@@ -249,7 +249,7 @@ def test_a_set_that_is_signed_anew_is_refused_or_can_be_asked(watch: Watch) -> N
             continue
         with watch.watching():
             try:
-                catalog = Catalog(ConfigSet.from_bytes(content))
+                catalog = Catalog.of(ConfigSet.from_bytes(content))
             except TilewrightError:
                 continue
             found = [catalog.lookup(one, limits) for one in asked]

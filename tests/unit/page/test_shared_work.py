@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sqlalchemy import true
 
 from service.errors import Refusal
 from service.web import shared_work
@@ -77,7 +78,7 @@ def test_a_result_is_kept_until_a_commit_and_for_a_while(
     work.go.set()
     assert [shared.get("view", work) for _ in range(3)] == [1, 1, 1]
     with store.begin() as session:
-        sets.changed(session, "sm_90-1")
+        sets.changed(session, "sm_90-1", true())
     assert [shared.get("view", work) for _ in range(3)] == [2, 2, 2]
     monkeypatch.setattr(shared_work, "_FRESH_S", -1.0)
     assert shared.get("other", work) == 3

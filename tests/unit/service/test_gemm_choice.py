@@ -32,7 +32,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(choice.entities, "get_artifact", lambda _session, _digest: KERNEL.to_bytes())
 
     def choose(problem: GemmProblem, query: dict[str, Any], **changes: Any) -> choice.Chosen:
-        catalog = Catalog(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL, **changes)], BANDS), None))
+        catalog = Catalog.of(ConfigSet.from_bytes(config_set([entry(TUNED, KERNEL, **changes)], BANDS), None))
         served: Any = SimpleNamespace(
             store=SimpleNamespace(read=_Session),
             select=lambda _, problems, limits: [Selection(catalog.lookup(*problems, limits), "host")],

@@ -6,7 +6,7 @@ import dataclasses
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import func, select, update
+from sqlalchemy import and_, func, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode, encode
@@ -148,7 +148,8 @@ def keep(session: Session, device: str, device_class: str, watched: Watched, now
         )
         mark = update(BestConfigRow).filter_by(**where)
         session.execute(mark.values(drifted=at if drifts else None))  # as long as it does on any device
-        sets.changed(session, device_class)
+        same = BestConfigRow.problem_id == problem_id, BestConfigRow.artifact == watched.artifact
+        sets.changed(session, device_class, and_(*same))
     return cause
 
 

@@ -139,8 +139,10 @@ def release(session: Session, entry_id: int) -> bool:
     if row is None:
         return False
     device_class, config = row.device_class, Config.from_dict(row.config)
-    mine = update(BestConfigRow).where(BestConfigRow.quarantine_id == entry_id)
-    session.execute(mine.values(quarantine_id=None), execution_options={"synchronize_session": False})
+    held = BestConfigRow.quarantine_id == entry_id
+    sets.changed(session, device_class, held)
+    freed = update(BestConfigRow).where(held).values(quarantine_id=None)
+    session.execute(freed, execution_options={"synchronize_session": False})
     session.delete(row)
     session.flush()
     _judge_winners(session, device_class, config)
@@ -156,14 +158,15 @@ def _judge_winners(session: Session, device_class: str, config: Config) -> set[s
         cast(row.config, Text).contains(f'"{config.family}"', autoescape=True),
         row.quarantine_id.is_(None),
     )
-    withdrawn = set()
+    withdrawn, held = set(), list[int]()
     for row_id, chosen, was, created, artifact in _WINNERS.readable(session.execute(query)):
         if chosen == config:
             entry_id = of_winner(session, config, was, created)
             session.execute(update(row).where(row.id == row_id).values(quarantine_id=entry_id))
             if entry_id is not None:
                 withdrawn.add(artifact)
-    sets.changed(session, device_class)
+                held.append(row_id)
+    sets.changed(session, device_class, row.id.in_(held))
     return withdrawn
 
 
