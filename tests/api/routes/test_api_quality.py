@@ -53,6 +53,7 @@ def database(server: Server) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(Path(server.folder) / "tilewright.db", timeout=30)) as connection:
         yield connection
         connection.execute("UPDATE served_set SET revision = revision + 1")
+        connection.execute("UPDATE best_config SET revision = (SELECT max(revision) FROM served_set)")
         connection.commit()
 
 
