@@ -8,6 +8,7 @@ import os
 import secrets
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from alembic import command
 from databases import Databases, migrate, opened
 from frozen_release import fill
 from full_disk import files_of_at_most
-from sqlalchemy import MetaData, text
+from sqlalchemy import MetaData, insert, text
 from typer.testing import CliRunner
 
 from service.cli.main import app
 from tuner.store import entities, jobs, sets
 from tuner.store.access import keys
 from tuner.store.database import Store, StoreError, alembic_config
+from tuner.store.engines import postgres_engine
 from tuner.store.upkeep import backup
 from tuner.store.upkeep.backup import back_up, restore
 from tuner.store.upkeep.check import damages, unreadable, vacuum
@@ -139,6 +141,22 @@ def test_a_backup_of_an_older_release_is_migrated_when_it_is_restored(
     restore(tmp_path / "old.db", f"sqlite:///{tmp_path}/new.db")
     with opened(f"sqlite:///{tmp_path}/new.db") as restored:
         assert restored.schema_state() == "head"
+
+
+def test_a_backup_may_be_written_to_a_slow_disk(
+    postgresql_databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL waits for the disk between two pages of rows, and while the file is closed."""
+
+    def slowly(table: Any) -> Any:
+        if table.name in ("problem", "miss"):  # one of the first tables and one of the last
+            time.sleep(0.6)
+        return insert(table)
+
+    monkeypatch.setitem(postgres_engine.ALIVE, "tcp_user_timeout", 300)
+    monkeypatch.setattr(backup, "insert", slowly)
+    with opened(postgresql_databases.copy(populate)) as store:
+        assert back_up(store, tmp_path / "backup.db")
 
 
 def test_a_backup_does_not_replace_its_own_database(sqlite_databases: Databases, tmp_path: Path) -> None:

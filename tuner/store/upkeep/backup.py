@@ -21,6 +21,7 @@ from tuner.store import sets
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
 from tuner.store.database import Store, StoreError, upgrade, without_secrets
+from tuner.store.engines import READ
 from tuner.store.models import Base
 from tuner.store.upkeep.check import damaged_pages, damages, need_schema
 from tuner.store.upkeep.sqlite_file import beside
@@ -180,7 +181,8 @@ def _copy_into(source: Store, target: Store) -> None:
 
 def _copy_rows(source: Store, target: Store) -> None:
     """Fill an empty database in one transaction, so that it stays empty if that breaks off."""
-    with source.engine.connect() as reading, target.engine.begin() as writing:
+    reader = source.engine.execution_options(**{READ: True})
+    with reader.connect() as reading, target.engine.begin() as writing:
         upgrade(writing)
         if source.engine.dialect.name == "postgresql":
             reading = reading.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
