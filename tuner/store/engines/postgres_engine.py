@@ -53,7 +53,7 @@ def _begin(connection: Connection) -> None:
     """Bound how long a writer waits for locks, and how long a process that is stopped keeps its own: the
     system goes on answering for it, so that keepalives do not tell."""
     options = connection.get_execution_options()
-    if options.get(READ):
+    if options.get(READ) or options.get("isolation_level") == "AUTOCOMMIT":  # which has no transaction
         return
     settings = {"idle_in_transaction_session_timeout": ALIVE["tcp_user_timeout"]}
     if (wait_s := options.get(WAIT_S)) is not None:
