@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
+import sys
 import tracemalloc
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +19,7 @@ from service.http import conditional
 from service.results import export, uploads
 from service.results.quality import numerics
 from tilewright import wire
+from tilewright.schema.codec import decode
 from tilewright.schema.config import Config
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import STANDS_IN, Baseline, Outcome, Timing, Trial
@@ -145,6 +148,25 @@ def test_what_a_library_reports_is_nested_32_deep_at_most() -> None:
             continue
         with pytest.raises(uploads.BadLine, match=r"baseline.detail: must have .* 32 deep at most"):
             uploads.record("line 1", plain)
+
+
+def test_reading_a_flat_object_looks_for_no_deeper_levels() -> None:
+    """A client reads one with each entry of a config set."""
+
+    def calls(detail: dict[str, Any]) -> int:
+        plain, counted = {"name": "cublaslt", "median_us": 1.0, "detail": detail}, itertools.count()
+        decode(Baseline, plain)
+        sys.setprofile(lambda _frame, kind, _of: next(counted) if kind == "call" else None)
+        try:
+            decode(Baseline, plain)
+        finally:
+            sys.setprofile(None)
+        return next(counted)
+
+    nested: dict[str, Any] = {}
+    for _ in range(20):
+        nested = {"inner": nested}
+    assert calls({}) < calls({"tile": 64, "split_k": 1}) < calls(nested) / 2
 
 
 @pytest.mark.parametrize(
