@@ -123,7 +123,8 @@ def test_a_page_of_trials_is_filled_behind_unreadable_ones(store: Store) -> None
         recorder.trials()
 
 
-def test_a_page_of_the_quarantine_is_filled_behind_unreadable_entries(store: Store) -> None:
+@pytest.mark.parametrize("newer", ["provenance = '{}'", "outcome = 'melted'"])
+def test_a_page_of_the_quarantine_is_filled_behind_unreadable_entries(store: Store, newer: str) -> None:
     with store.begin() as session:
         for tile in (16, 17, 18):
             broken = dataclasses.replace(
@@ -131,7 +132,7 @@ def test_a_page_of_the_quarantine_is_filled_behind_unreadable_entries(store: Sto
             )
             assert quarantine.put(session, broken, quarantine.Evidence(samples.problem(), None, "host"))
         first, second, third = reversed([one.id for one in quarantine.listing(session)])
-    damage(store, "UPDATE quarantine SET provenance = '{}' WHERE id = :id", id=second)
+    damage(store, f"UPDATE quarantine SET {newer} WHERE id = :id", id=second)
     with store.read() as session:
         assert [one.id for one in quarantine.listing(session, limit=2)] == [third, first]
 
@@ -167,6 +168,15 @@ def test_an_idle_device_passes_over_unreadable_misses(store: Store) -> None:
     with store.read() as session:
         assert [one.problem.m for one in misses.ranked(session, HOST_CLASS, limit=2)] == [3, 2]
         assert misses.top(session, HOST_CLASS, "today") == samples.problem(3)
+
+
+def test_a_miss_for_a_reason_of_a_newer_release_is_passed_over(store: Store) -> None:
+    with store.begin() as session:
+        reports = [misses.Report(samples.problem(m), m, 1.0, measured=True) for m in (1, 2)]
+        misses.note(session, HOST_CLASS, reports, 10)
+    damage(store, "UPDATE miss SET reason = 'slow' WHERE count = 2")
+    with store.read() as session:
+        assert [one.problem.m for one in misses.ranked(session, HOST_CLASS, limit=1)] == [1]
 
 
 def test_an_idle_device_passes_over_unreadable_imported_winners(store: Store) -> None:

@@ -251,7 +251,8 @@ def _is_open() -> ColumnElement[bool]:
 
 
 def _record(row: MissRow, problem: str) -> OpenMiss:
-    given = {"problem": entities.parse_problem(problem), "stake_s": row.count * row.time_us / 1e6}
+    of, reason = entities.parse_problem(problem), MissReason(row.reason)
+    given = {"problem": of, "reason": reason, "stake_s": row.count * row.time_us / 1e6}
     return OpenMiss(**gathered(OpenMiss, row, **given))
 
 

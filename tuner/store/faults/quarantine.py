@@ -177,7 +177,8 @@ def _winner(
 
 
 def _entry(row: QuarantineRow, problem: str, winners: int) -> QuarantineEntry:
-    given = {"problem": entities.parse_problem(problem), "winners": winners}
+    of, outcome = entities.parse_problem(problem), Outcome(row.outcome)
+    given: dict[str, Any] = {"problem": of, "outcome": outcome, "winners": winners}
     given |= {"config": Config.from_dict(row.config), "provenance": decode(Provenance, row.provenance)}
     return QuarantineEntry(**gathered(QuarantineEntry, row, **given))
 
