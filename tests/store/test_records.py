@@ -201,6 +201,21 @@ def test_an_entry_of_a_list_travels_whole(shown: Any, kind: type[Any]) -> None:
     assert kind(**codec.gathered(kind, view)) == record
 
 
+@pytest.mark.parametrize(
+    ("shown", "field"),
+    [
+        (wire.MissView, "time_us: microseconds of one run"),
+        (wire.ImportView, "signer: that key; None for unsigned"),
+        (wire.ImportView, "winners that wait"),
+        (wire.AuditEntry, "who: ``key ID``, ``address ...``"),
+    ],
+)
+def test_the_document_of_the_api_explains_the_fields_of_an_entry(shown: Any, field: str) -> None:
+    told = shown.model_json_schema()["description"]
+    assert field in told
+    assert "\nAttributes:\n    " in told
+
+
 def test_a_miss_an_import_and_a_change_are_stored(store: Store) -> None:
     entered, change, told = filled(Import), filled(AuditRecord), filled(MissRecord)
     miss = dataclasses.replace(told, stake_s=told.count * told.time_us / 1e6)

@@ -95,8 +95,7 @@ class WaitingView(BaseModel):
 
 
 class ImportView(BaseModel, ImportCounts, Import, frozen=True):
-    """An import: who signed and sent it, how many jobs it brought, how many of its winners are in use, and
-    how many wait to be built and raced here."""
+    __doc__ = f"{Import.__doc__}\n    {ImportCounts.__doc__}"  # GET /openapi.json shows it
 
 
 class ImportDetails(ImportView, frozen=True):
@@ -113,7 +112,7 @@ class ImportList(BaseModel):
 
 
 class AuditEntry(BaseModel, AuditRecord, frozen=True):
-    """A change: who did what to what, and when."""
+    __doc__ = AuditRecord.__doc__  # GET /openapi.json shows it
 
 
 class AuditList(BaseModel):

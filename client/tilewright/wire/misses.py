@@ -41,7 +41,7 @@ class MissQuery(PageQuery, frozen=True):
 
 
 class MissView(BaseModel, MissRecord, frozen=True):
-    """A problem worth tuning: how often it ran without a current result, and the device time at stake."""
+    __doc__ = MissRecord.__doc__  # GET /openapi.json shows it
 
 
 class MissList(BaseModel):
