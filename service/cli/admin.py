@@ -179,7 +179,7 @@ def restore_database(
     shown = without_secrets(url)
     print_result({"file": printable(file), "database_url": shown}, as_json, f"{shown} holds what {file} held")
     with open_store(url, migrate=False) as store, store.read() as session:
-        valid = sum(key.active for key in keys.listing(session)) + len(keys.trusted(session))
+        valid = keys.count_valid(session)
     if valid:
         echo(
             f"keys that are valid in the backup: {valid}; look at 'tilewright keys ls' and 'tilewright trust"

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -268,6 +269,18 @@ def test_a_restore_says_that_keys_may_be_back(tmp_path: Path) -> None:
     Path(backup).unlink()
     CliRunner().invoke(app, ["backup", backup, *old])
     assert CliRunner().invoke(app, ["restore", backup, *bare]).stderr == ""
+
+
+def test_a_restore_of_a_damaged_key_ends_well(tmp_path: Path) -> None:
+    backup, old, new = tmp_path / "backup.db", f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
+    CliRunner().invoke(app, ["keys", "create", "me", "--days", "9", "--database-url", old])
+    CliRunner().invoke(app, ["backup", str(backup), "--database-url", old])
+    with closing(sqlite3.connect(backup)) as damaged:
+        damaged.execute("UPDATE api_key SET created = 'x'")
+        damaged.commit()
+    told = CliRunner().invoke(app, ["restore", str(backup), "--database-url", new])
+    assert told.exit_code == 0
+    assert "keys that are valid in the backup: 1;" in told.stderr
 
 
 def test_an_empty_id_names_nothing(run: Run, tuned: wire.JobView, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.entries import TrustedKey
@@ -90,6 +90,13 @@ def listing(session: Session) -> list[KeyRecord]:
     """Every key, revoked ones too, the oldest first."""
     rows = session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created, ApiKeyRow.id))
     return [_record(row) for row in rows]
+
+
+def count_valid(session: Session) -> int:
+    """How many API keys are valid now and public keys trusted; damaged rows count too."""
+    lasts = or_(ApiKeyRow.expires.is_(None), ApiKeyRow.expires > utc_now())
+    own = select(func.count()).select_from(ApiKeyRow).where(ApiKeyRow.revoked.is_(None), lasts)
+    return session.scalars(own).one() + session.scalars(select(func.count()).select_from(TrustedKeyRow)).one()
 
 
 def find(session: Session, key_id: str) -> KeyRecord | None:
