@@ -189,7 +189,8 @@ class ClassWinners:
             }
             unchanged = best.problems(session, self._device_class, revision)
             parts |= {
-                number: _Part(order, *known[order]) for number, order in unchanged.items() if order in known
+                number: _Part(order, *known[order]) if order in known else None
+                for number, order in unchanged.items()
             }
         self._catalog = Catalog().changed((), _only_in(parts, {}), near)
         self._parts, self._near, self._changes = parts, near, 0

@@ -255,9 +255,9 @@ def count(session: Session, device_class: str) -> int:
 
 
 def problems(session: Session, device_class: str, revision: int) -> dict[int, str]:
-    """The canonical texts of the problems whose winners are served and did not change after a revision, by id
-    of the winner."""
-    mine = BestConfigRow.device_class == device_class, BestConfigRow.revision <= revision, _SERVED
+    """The canonical texts of the problems whose winners did not change after a revision, by id of the winner;
+    also such as are not served."""
+    mine = BestConfigRow.device_class == device_class, BestConfigRow.revision <= revision
     rows = session.execute(_all().with_only_columns(BestConfigRow.id, ProblemRow.canonical).where(*mine))
     return {row_id: canonical for row_id, canonical in rows}  # noqa: C416
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import threading
 import time
@@ -15,9 +16,10 @@ import pytest
 from databases import Databases, migrate, opened
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, event, update
+from sqlalchemy import event, update
+from sqlalchemy.orm import Session
 from store_samples import (
     ENTERED,
     HOST,
@@ -28,21 +30,23 @@ from store_samples import (
     TRUSTED,
     artifact,
     best,
+    config,
     failed_trial,
     problem,
 )
 
 from service.http.deps import Service
 from service.results.quality import ResultQuality
-from service.results.snapshots import ClassWinners
+from service.results.snapshots import ClassWinners, LoadedSet
 from service.server.app import create_app
 from service.settings import Settings
 from tilewright.config_sets.lookup import Catalog
+from tilewright.errors import ArtifactError
 from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.match import MatchLimits
 from tuner.store import best as winners
 from tuner.store import entities, imports, sets
-from tuner.store.database import Store
+from tuner.store.database import Store, StoreError
 from tuner.store.faults import quarantine
 from tuner.store.models import BestConfigRow
 
@@ -185,7 +189,7 @@ def test_only_winners_that_changed_are_read_again(service: Service, read: list[i
     assert service.served.catalog(HOST_CLASS).lookup(problem(67), MatchLimits()).kind == "exact"
     assert shapes(service.served.current(HOST_CLASS).config_set) == [64, 65, 66, 67]
     assert read == [3, 2]
-    change(service.store, "delete", 64, 0.0)
+    change(service, "delete", 64, 0.0)
     assert service.served.catalog(HOST_CLASS).lookup(problem(64), MatchLimits()).kind != "exact"
     assert read == [3, 2, 0]
 
@@ -274,20 +278,41 @@ CHANGES = st.one_of(
     st.tuples(st.just("put"), st.integers(64, 70), st.sampled_from([1.0, 1.5, 2.0])),
     st.tuples(st.just("delete"), st.integers(64, 70), st.just(0.0)),
     st.tuples(st.just("repeat"), st.integers(64, 70), st.sampled_from([0.0, 1.0])),
+    st.tuples(st.just("damage"), st.integers(64, 70), st.just(0.0)),
+    st.tuples(st.sampled_from(["withdraw", "release"]), st.sampled_from([64, 65]), st.just(0.0)),
+    st.tuples(st.sampled_from(["look up", "restart"]), st.just(0), st.just(0.0)),
 )
 
 
-def change(store: Store, kind: str, m: int, value: float) -> None:
+def change(service: Service, kind: str, m: int, value: float) -> None:
     if kind == "put":
-        put(store, m, speedup=value, speedup_low=value - 0.1, speedup_high=value + 0.1)
-        return
-    with store.begin() as session:
-        found = [one.id for one in winners.exact(session, HOST_CLASS, problem(m))]
-        mine = BestConfigRow.id.in_(found)
-        if kind == "delete":
-            session.execute(delete(BestConfigRow).where(mine))
-        else:
-            session.execute(update(BestConfigRow).where(mine).values(repeatable=bool(value)))
+        low, high = value - 0.1, value + 0.1
+        of = {"speedup": value, "speedup_low": low, "speedup_high": high, "config": config(m % 2)}
+        put(service.store, m, **of)
+    elif kind == "look up":
+        service.served.catalog(HOST_CLASS)
+    elif kind == "restart":
+        service.served._winners.clear()
+    else:
+        with service.store.begin() as session:
+            _change(session, kind, m, value)
+
+
+def _change(session: Session, kind: str, m: int, value: float) -> None:
+    broken = dataclasses.replace(failed_trial(0), config=config(m % 2), provenance=PROVENANCE)
+    if kind == "delete":
+        with contextlib.suppress(StoreError):  # there is none
+            imports.remove_best(session, HOST_CLASS, problem(m))
+    elif kind == "withdraw":
+        quarantine.put(session, broken, quarantine.Evidence(problem(64), None, "host"))
+    elif kind == "release":
+        for entry in quarantine.listing(session):
+            if entry.config == broken.config:
+                quarantine.release(session, entry.id)
+    else:
+        mine = BestConfigRow.id.in_([one.id for one in winners.exact(session, HOST_CLASS, problem(m))])
+        values: dict[str, Any] = {"config": {}} if kind == "damage" else {"repeatable": bool(value)}
+        session.execute(update(BestConfigRow).where(mine).values(values))
         sets.changed(session, HOST_CLASS, mine)
 
 
@@ -300,17 +325,23 @@ def lasting(sqlite_databases: Databases) -> Iterator[Service]:
     app.state.service.store.close()
 
 
-@settings(max_examples=25, deadline=None)
-@given(rounds=st.lists(st.lists(CHANGES, min_size=1, max_size=3), min_size=1, max_size=4))
+def damaged(digest: str) -> LoadedSet:
+    """Has all winners be read, none taken from a set."""
+    raise ArtifactError(digest)
+
+
+@settings(max_examples=50, deadline=None)
+@given(rounds=st.lists(st.lists(CHANGES, min_size=1, max_size=3), min_size=1, max_size=6))
+@example(rounds=[[("damage", 64, 0.0)], [("restart", 0, 0.0), ("look up", 0, 0.0), ("delete", 66, 0.0)]])
 def test_a_set_made_of_what_changed_is_the_one_made_of_everything(
     lasting: Service, rounds: list[list[tuple[str, int, float]]]
 ) -> None:
     quality: ResultQuality = lasting.quality
     for changes in rounds:
         for one in changes:
-            change(lasting.store, *one)
+            change(lasting, *one)
         found = lasting.served.current(HOST_CLASS)
-        afresh = ClassWinners(lasting.store, quality, HOST_CLASS, lasting.served.loaded)
+        afresh = ClassWinners(lasting.store, quality, HOST_CLASS, damaged)
         assert found.digest == afresh.make().config_set.digest
         live, of_set = lasting.served.catalog(HOST_CLASS), Catalog.of(found.config_set)
         for m in range(63, 72):
