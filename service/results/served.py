@@ -86,8 +86,8 @@ class ServedSets:
         return self._catalog(device_class, served)
 
     def version(self, target: str) -> Hashable | None:
-        """A version of a target's winners: equal versions mean the same winners of the same quality. None if
-        only :meth:`look_at_version` can tell."""
+        """A version of a target's winners: equal versions mean the same winners of the same quality, and that
+        near matches cost the same. None if only :meth:`look_at_version` can tell."""
         classes = self._known_classes()
         return None if classes is None else self._version(target, classes)
 
@@ -97,9 +97,13 @@ class ServedSets:
 
     def _version(self, target: str, classes: _Classes) -> Hashable:
         return tuple(
-            (name, served.revision, served.pinned, self._quality.state(name))
+            (name, served.revision, served.pinned, self._quality.state(name), self._near(name))
             for name, served in self._of(target, classes)
         )
+
+    def _near(self, device_class: str) -> Hashable:
+        winners = self._winners.get(device_class)
+        return winners and winners.near
 
     def _of(self, target: str, classes: _Classes) -> list[tuple[str, sets.ServedSetRecord]]:
         return [(name, served) for name, (arch, served) in classes.items() if target in (name, arch)]

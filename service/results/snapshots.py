@@ -130,6 +130,11 @@ class ClassWinners:
                     self._look(session, served)
             return self._catalog
 
+    @property
+    def near(self) -> tuple[RegretBand, ...]:
+        """What near matches cost, by which lookups choose now."""
+        return tuple(self._near)
+
     def make(self) -> Made:
         """The set of the winners as they stand; an empty one if all were deleted or are quarantined. One
         thread at a time may ask for it.
@@ -145,10 +150,12 @@ class ClassWinners:
                 detail = f"nothing was tuned on {self._device_class} yet; POST /tune or report misses"
                 raise Refusal(Kind.NOT_FOUND, detail)
             if 100 * changes >= _SET_PERCENT * len(parts):
-                near = self._estimate(session, parts)  # while lookups go on
+                estimated = self._estimate(session, parts)  # while lookups go on
                 with self._lock:
-                    self._near, self._changes = near, self._changes - changes
-                    self._catalog = self._catalog.changed((), (), near)
+                    if self._near is near:  # no lookup estimated it of later winners
+                        self._near, self._changes = estimated, self._changes - changes
+                        self._catalog = self._catalog.changed((), (), estimated)
+                near = estimated
         config_set, content = self._set(parts, near)
         return Made(config_set, content, state, self._stale(parts))
 

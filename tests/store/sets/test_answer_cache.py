@@ -15,10 +15,12 @@ from sqlalchemy import event
 from store_samples import HOST, HOST_CLASS, artifact, best, problem, request
 
 from service.http.deps import Service
-from service.results import answer_cache
+from service.results import answer_cache, snapshots
 from service.server.app import create_app
 from service.settings import Settings
+from tilewright.schema.config_set import RegretBand
 from tilewright.schema.problem import GemmProblem
+from tuner.job import neighbours
 from tuner.store import best as winners
 from tuner.store import entities, imports, jobs, sets
 from tuner.store.access import keys
@@ -231,3 +233,21 @@ def test_both_ways_are_counted(http: TestClient) -> None:
     text = http.get("/metrics").text
     (line,) = [one for one in text.splitlines() if one.startswith('tilewright_lookup_total{arch="x86_64_v3"')]
     assert line.endswith(" 4.0")
+
+
+def test_an_answer_goes_as_near_matches_cost_more(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a set that is made estimates it, without a change of a winner."""
+    monkeypatch.setattr(snapshots, "_LOOKUP_PERCENT", 60)
+    figures = iter([0.01, 0.02])
+
+    def estimate(*_: object) -> list[RegretBand]:
+        figure = next(figures)
+        return [RegretBand(4.0, figure, figure, 3)]
+
+    monkeypatch.setattr(neighbours, "estimate", estimate)
+    asked = OF_64 | {"m": 100, "match": "nearest", "max_regret": 0.015}
+    assert http.get(PATH, params=asked).json()["expected_regret"] == 0.01
+    put(http.app.state.service.store, 65)  # type: ignore[attr-defined]
+    assert http.get(PATH, params=asked).json()["expected_regret"] == 0.01
+    assert http.get("/config-sets/current", params={"device_class": HOST_CLASS}).json()["near"]
+    assert http.get(PATH, params=asked).status_code == 404

@@ -36,14 +36,16 @@ from store_samples import (
 )
 
 from service.http.deps import Service
+from service.results import snapshots
 from service.results.quality import ResultQuality
 from service.results.snapshots import ClassWinners, LoadedSet
 from service.server.app import create_app
 from service.settings import Settings
 from tilewright.config_sets.lookup import Catalog
 from tilewright.errors import ArtifactError
-from tilewright.schema.config_set import ConfigSet
+from tilewright.schema.config_set import ConfigSet, RegretBand
 from tilewright.schema.match import MatchLimits
+from tuner.job import neighbours
 from tuner.store import best as winners
 from tuner.store import entities, imports, sets
 from tuner.store.database import Store, StoreError
@@ -250,6 +252,34 @@ def test_a_lookup_does_not_wait_for_a_set(
     go_on.set()
     assert shapes(made.result().config_set) == [64, 65, 66]
     assert shapes(service.served.current(HOST_CLASS).config_set) == [64, 65, 66, 67]
+
+
+def test_an_estimate_for_a_set_does_not_replace_that_of_a_lookup_of_later_winners(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "_LOOKUP_PERCENT", 60)
+    figures = iter([0.01, 0.02, 0.03, 0.04])
+
+    def regret() -> float:
+        return service.served.catalog(HOST_CLASS).lookup(problem(100), NEAR).expected_regret
+
+    def estimate(*_: object) -> list[RegretBand]:
+        figure = next(figures)
+        if figure == 0.02:  # that of the set
+            for m in (67, 68):
+                put(service.store, m)
+            assert regret() == 0.03
+        return [RegretBand(4.0, figure, figure, 3)]
+
+    monkeypatch.setattr(neighbours, "estimate", estimate)
+    assert regret() == 0.01
+    put(service.store, 65)
+    assert regret() == 0.01
+    assert service.served.current(HOST_CLASS).config_set.near[0].expected == 0.02
+    assert regret() == 0.03
+    for m in (64, 65, 66):
+        put(service.store, m)
+    assert regret() == 0.04, "after as many changes as ever"
 
 
 @pytest.mark.parametrize("tag", ["known", "other"])
