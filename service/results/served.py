@@ -198,7 +198,12 @@ class ServedSets:
         digest = served.pinned or (served.latest if is_latest else None)
         if digest is not None:
             return dataclasses.replace(self.loaded(digest), serial=served.serial)
-        made = self._winners_of(device_class).make()
+        try:
+            made = self._winners_of(device_class).make()
+        except Refusal:  # NOTE: callers may name any class, and few have winners
+            with self._lock:
+                del self._winners[device_class]
+            raise
         snapshot = made.snapshot()
         with self.store.begin() as session:
             packed = sets.keep(session, snapshot, made_from(made.state))

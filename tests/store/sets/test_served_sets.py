@@ -282,6 +282,13 @@ def test_an_estimate_for_a_set_does_not_replace_that_of_a_lookup_of_later_winner
     assert regret() == 0.04, "after as many changes as ever"
 
 
+def test_nothing_is_kept_of_a_class_that_a_caller_made_up(app: FastAPI, service: Service) -> None:
+    for name in ("sm_90-1", "sm_90-2"):
+        answer = TestClient(app, "http://localhost").get(CURRENT, params={"device_class": name})
+        assert answer.status_code == 404
+    assert service.served._winners == {}
+
+
 @pytest.mark.parametrize("tag", ["known", "other"])
 def test_an_unchanged_set_costs_no_transaction(
     sqlite_databases: Databases, monkeypatch: pytest.MonkeyPatch, tag: str
