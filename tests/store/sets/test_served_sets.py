@@ -336,6 +336,7 @@ def change(service: Service, kind: str, m: int, value: float) -> None:
 
 
 def _change(session: Session, kind: str, m: int, value: float) -> None:
+    imports.alone(session)
     broken = dataclasses.replace(failed_trial(0), config=config(m % 2), provenance=PROVENANCE)
     if kind == "delete":
         with contextlib.suppress(StoreError):  # there is none

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from host_samples import artifact_of, config_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from set_server import SetService, config_set, entry, serving
 
 from tilewright import Artifact, Client, GemmProblem
@@ -169,6 +172,33 @@ def test_a_changed_catalog_is_that_of_the_changed_set_and_leaves_the_one_before(
     assert before.lookup(gone.problem, limits).entry == gone
     assert after.lookup(gone.problem, limits).entry != gone
     assert before.lookup(TUNED, limits).kind != "exact"
+
+
+PROBLEMS = [dataclasses.replace(TUNED, m=m, n=n) for m, n in ((64, 80), (96, 80), (128, 80), (128, 160))]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from(PROBLEMS), st.sampled_from([0, 1, None]), min_size=1)))
+def test_a_catalog_after_changes_is_that_of_the_set_then(
+    rounds: list[dict[GemmProblem, int | None]],
+) -> None:
+    """Also once it was changed further. A problem gets a row like one of these two, or loses its own."""
+    rows = ConfigSet.from_bytes(config_set([ROW_64, ROW_128], BANDS))
+    made = [(Catalog(), dataclasses.replace(rows, entries=()))]
+    for number, changes in enumerate(rounds):
+        catalog, before = made[-1]
+        there = {entry.problem: entry for entry in before.entries}
+        gone = [there.pop(problem) for problem in changes if problem in there]
+        alike = {problem: rows.entries[kind] for problem, kind in changes.items() if kind is not None}
+        new = [dataclasses.replace(one, problem=problem, median_us=number) for problem, one in alike.items()]
+        near = rows.near[number % 2 :]
+        after = dataclasses.replace(before, entries=(*there.values(), *new), near=near)
+        made.append((catalog.changed(gone, new, near), after))
+    for catalog, of in made:
+        afresh = Catalog.of(of)
+        for m, n in itertools.product((60, 64, 80, 96, 100, 128, 200), (80, 120, 160)):
+            asked, limits = dataclasses.replace(TUNED, m=m, n=n), MatchLimits(1.0)
+            assert catalog.lookup(asked, limits) == afresh.lookup(asked, limits)
 
 
 def test_between_two_rows_the_kernel_that_lost_less_on_both_answers() -> None:
