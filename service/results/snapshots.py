@@ -209,7 +209,7 @@ class ClassWinners:
             return None
         try:
             return self._load(served.latest)
-        except (ArtifactError, zlib.error):  # damaged, which 'tilewright db check' tells
+        except (ArtifactError, Refusal, zlib.error):  # damaged, which 'tilewright db check' tells, or pruned
             return None
 
     def _read(self, session: Session, changed: Mapping[int, bool]) -> _Parts:

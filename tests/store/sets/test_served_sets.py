@@ -226,6 +226,15 @@ def test_a_service_that_starts_reads_what_changed_since_the_latest_set(
         service.store.close()
 
 
+def test_a_service_starts_where_the_latest_set_was_just_pruned(service: Service) -> None:
+    service.served.current(HOST_CLASS)
+    with service.store.read() as session:
+        served = sets.served(session, HOST_CLASS)
+    pruned = dataclasses.replace(served, latest=f"sha256:{'0' * 64}")
+    started = ClassWinners(service.store, service.quality, HOST_CLASS, service.served.loaded)
+    assert started.catalog(pruned).lookup(problem(64), MatchLimits()).kind == "exact"
+
+
 @pytest.mark.parametrize("step", ["pack", "keep"])
 def test_a_lookup_does_not_wait_for_a_set(
     app: FastAPI, service: Service, monkeypatch: pytest.MonkeyPatch, step: str
