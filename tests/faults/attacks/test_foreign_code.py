@@ -205,7 +205,9 @@ def test_a_trusted_key_that_lied_is_undone_by_one_deletion(
             answer = client.import_results(io.BytesIO(content))
             assert (answer.trusted, answer.added.best) == (True, 1)
             assert client.best_config(PROBLEM, device_class=device_class).import_id == answer.import_id
-            client.pin(device_class, client.config_sets().items[0].digest)
+            found = client.current_set(device_class)
+            assert found is not None
+            client.pin(device_class, found.config_set.digest)
             client.start("host").matmul(a, b)
             assert client.stats == {"tuned: exact": 1}
             assert mark.exists(), "so that the other tests would see it"
