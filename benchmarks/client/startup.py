@@ -75,7 +75,7 @@ print(json.dumps({
     "start_cpu_ms": cpu * 1e3,
     "first_kernel_ms": (first - started) * 1e3,
     "lookup_us": min(times) / 20000 * 1e6,
-    "configs": len(refresher._set.entries),
+    "configs": len(refresher.config_set.entries),
     "answer": result.kind,
     "kernel_bytes": len(kernel.binary),
 }))

@@ -26,7 +26,7 @@ from tuner.store.records import StoredBest, StoredKernel, canonical, utc_now
 from tuner.store.sets import Snapshot
 
 _ENTRIES = '"entries":['
-# Of the winners must have changed before a set, and before a lookup, estimates their regret anew.
+# How many percent of the winners must have changed before a set, or a lookup, estimates regret anew.
 _SET_PERCENT, _LOOKUP_PERCENT = 1, 10
 State = tuple[int, str]  # the revision of a device class, and how its results are judged
 

@@ -23,13 +23,14 @@ from tilewright.artifact import Artifact
 from tilewright.errors import LaunchError
 from tilewright.schema.config import Config
 from tilewright.schema.job import Level
-from tilewright.schema.trial import Baseline, BestConfig, Outcome, Timing, Trial, VendorSamples
+from tilewright.schema.trial import Baseline, BestConfig, Outcome, Trial, VendorSamples
 from tuner.job.context import JobContext
 from tuner.job.loop import why_outdated
 from tuner.job.progress import ProgressTracker, timed
 from tuner.measure.interleave import finishers
 from tuner.measure.race import RaceRules, RaceSamples
-from tuner.measure.stats import CONFIDENCE, left_behind, median, median_interval, paired_ratio, rounds_needed
+from tuner.measure.stats import CONFIDENCE, left_behind, median, paired_ratio, rounds_needed
+from tuner.measure.timing import timing_of
 from tuner.workers.process import WorkerError
 
 FINAL_CANDIDATES = 4
@@ -348,7 +349,13 @@ def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples
         arch=context.device.arch,
         config=won.winner.config,
         artifact=artifact.digest,
-        timing=_winner_timing(head_to_head, "; ".join(interference(won, head_to_head))),
+        timing=timing_of(
+            head_to_head.samples_us[0],
+            head_to_head.method,
+            head_to_head.mhz,
+            head_to_head.watts,
+            disturbed="; ".join(interference(won, head_to_head)),
+        ),
         ties=won.ties,
         baseline=Baseline(head_to_head.vendor_name, median(vendor_us), head_to_head.vendor_detail),
         speedup=ratio.value,
@@ -387,10 +394,3 @@ def interference(won: FinalResult, head_to_head: RaceSamples) -> list[str]:
     if not 1 / STEADY <= change <= STEADY:
         reasons.append(f"{head_to_head.vendor_name} took {change:.2f} times as long as in the final")
     return reasons
-
-
-def _winner_timing(head_to_head: RaceSamples, disturbed: str) -> Timing:
-    samples, race = head_to_head.samples_us[0], head_to_head
-    found = median_interval(samples)
-    times = (tuple(samples), found.value, found.low, found.high)
-    return Timing(*times, race.method, race.mhz, race.watts, disturbed)

@@ -225,10 +225,22 @@ def in_turn(timers: Sequence[Callable[[], float]]) -> Callable[[int], float]:
 
 
 def timing(device: Device, samples: Sequence[float], method: str = METHOD) -> Timing:
-    """The ``Timing`` of samples: median, confidence interval, and the device's clock and power."""
-    interval = median_interval(samples)
+    """The ``Timing`` of samples, with the clock and power of the device now."""
     now = device.telemetry()
-    return Timing(tuple(samples), interval.value, interval.low, interval.high, method, now.mhz, now.watts)
+    return timing_of(samples, method, now.mhz, now.watts)
+
+
+def timing_of(
+    samples: Sequence[float],
+    method: str,
+    mhz: float | None = None,
+    watts: float | None = None,
+    disturbed: str = "",
+) -> Timing:
+    """The ``Timing`` of samples: their median and its confidence interval."""
+    interval = median_interval(samples)
+    times = tuple(samples), interval.value, interval.low, interval.high
+    return Timing(*times, method, mhz, watts, disturbed)
 
 
 def _enough(samples: Sequence[float], incumbent_us: float | None) -> bool:

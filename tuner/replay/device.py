@@ -19,10 +19,10 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import Outcome, Provenance, Timing, Trial, TrialResult
+from tilewright.schema.trial import Outcome, Provenance, Trial, TrialResult
 from tuner.measure import timing
 from tuner.measure.race import RaceRules, RaceSamples
-from tuner.measure.stats import median_interval
+from tuner.measure.timing import timing_of
 from tuner.replay.space import Entry, RecordedSpace
 from tuner.workers.builder import Compiled
 
@@ -159,7 +159,7 @@ class ReplayBench:
         samples, pruned = timing.take(self._sampler(row, 0), incumbent_us)
         return TrialResult(
             outcome=Outcome.PRUNED if pruned else Outcome.OK,
-            timing=_timing(samples),
+            timing=timing_of(samples, METHOD),
             check_s=entry.check_s,
             measure_s=timing.WARM_UP_S + sum(max(timing.SAMPLE_US, one) for one in samples) / 1e6,
         )
@@ -212,8 +212,3 @@ class ReplayRecorder:
 def row_of(artifact: Artifact) -> int:
     """The row number of an artifact of :class:`ReplayBuilder`."""
     return int(artifact.binary.decode())
-
-
-def _timing(samples: Sequence[float]) -> Timing:
-    interval = median_interval(samples)
-    return Timing(tuple(samples), interval.value, interval.low, interval.high, METHOD)

@@ -42,7 +42,7 @@ class ConfigSetRefresher:
     """The config set of one device class, refreshed by one thread; safe to share between threads and forks.
 
     Attributes:
-        catalog: the current set; None before the first one came.
+        config_set, catalog: the current set, and its catalog; None before the first one came.
         problem: why the last look at the service failed; empty if it did not.
         rounds: looks at the service so far.
         forked: whether this process was forked since, and must :meth:`resume`.
@@ -63,7 +63,7 @@ class ConfigSetRefresher:
         on_refresh: Callable[[], None] = lambda: None,
     ) -> None:
         self.catalog: Catalog | None = None
-        self._set: ConfigSet | None = None  # what the catalog is of
+        self.config_set: ConfigSet | None = None
         self.problem = ""
         self.rounds = 0
         self._fetcher, self._device_class, self._options = fetcher, device_class, options
@@ -213,7 +213,7 @@ class ConfigSetRefresher:
     def _look(self) -> None:
         self._note_use()
         answer = self._new_set()
-        found = self._set if answer is None else self._of_class(answer.config_set)
+        found = self.config_set if answer is None else self._of_class(answer.config_set)
         if found is not None:
             self._take(found, answer)
         self._disk.prune(self._options.bounds)
@@ -226,7 +226,7 @@ class ConfigSetRefresher:
         catalog = Catalog.of(found)
         with self._condition:
             self._artifacts.take(fetched)
-            self._set, self.catalog = found, catalog
+            self.config_set, self.catalog = found, catalog
             self._on_change()
             self._writing = True
             self._condition.notify_all()  # threads that wait go on while the disk is written to
@@ -249,7 +249,7 @@ class ConfigSetRefresher:
         Raises:
             TilewrightError: the service did not answer, or not with a sound set.
         """
-        known = self._set.digest if self._set else None
+        known = self.config_set.digest if self.config_set else None
         pin = self._options.pin
         if pin:
             return None if known == pin else self._fetcher.config_set(pin)
@@ -272,10 +272,10 @@ class ConfigSetRefresher:
         if kept is None:
             return
         try:
-            self._set = self._of_class(self._signed_set(kept))
+            self.config_set = self._of_class(self._signed_set(kept))
         except TilewrightError:  # damaged, or signed by no key to trust: as if it were not there
             return
-        self.catalog, self._kept = Catalog.of(self._set), kept
+        self.catalog, self._kept = Catalog.of(self.config_set), kept
         self._note_use()
 
     def _note_use(self) -> None:

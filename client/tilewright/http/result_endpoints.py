@@ -281,7 +281,7 @@ class ResultEndpoints:
 
     @endpoint
     def pin(self, device_class: str, digest: str) -> Call[wire.SetInfo]:
-        """Serve a snapshot to a device class until :meth:`unpin`, whatever is tuned meanwhile."""
+        """Serve a snapshot to a device class until :meth:`unpin`, also if other winners come."""
         body = checked(wire.PinBody, {"device_class": device_class, "digest": digest})
         return post("/config-sets/current", body, model_of(wire.SetInfo))
 

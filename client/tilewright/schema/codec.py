@@ -350,8 +350,10 @@ def _exactly(kind: type[Any]) -> Decode:
 
 def _free(value: Any) -> Any:
     """Read an object of any members."""
-    level, depth = [_exactly(dict)(value)], 0
-    while level and (depth := depth + 1) <= _MOST_LEVELS:
+    level = [_exactly(dict)(value)]
+    for _ in range(_MOST_LEVELS):
+        if not level:
+            return value
         inner = (one for each in level for one in (each.values() if type(each) is dict else each))
         level = [one for one in inner if type(one) in (dict, list)]
     if level:

@@ -12,8 +12,8 @@ from tilewright.schema.codec import gathered
 from tilewright.schema.entries import AuditRecord
 from tuner.store import records
 from tuner.store.database import insert_row
+from tuner.store.models import AuditRow
 from tuner.store.records import utc_now
-from tuner.store.tables.callers import AuditRow
 
 SERVICE = "service"  # what nobody asked for: retunes and retention
 

@@ -22,8 +22,8 @@ from sqlalchemy.orm import Session
 from tilewright.schema.entries import TrustedKey
 from tuner.store import records
 from tuner.store.database import IdempotencyConflict, insert_new, insert_or_update, insert_row
+from tuner.store.models import ApiKeyRow, EndedSignInRow, SubmissionRow, TrustedKeyRow
 from tuner.store.records import utc_now
-from tuner.store.tables.callers import ApiKeyRow, EndedSignInRow, SubmissionRow, TrustedKeyRow
 
 _PREFIX = "tw"
 _NO_DIGEST = "0" * 64

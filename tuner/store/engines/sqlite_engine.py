@@ -86,7 +86,7 @@ def _prepare(connection: Any, _record: Any) -> None:
 
 def _begin(on_lock: Callable[[float], None], connection: Connection) -> None:
     # NOTE: a transaction that reads first and writes later fails at once when another wrote in
-    # between, whatever the timeout; so writers take the lock at the start.
+    # between, however long its timeout; so writers take the lock at the start.
     driver: Any = connection.connection.dbapi_connection
     options = connection.get_execution_options()
     reads, wait_s = bool(options.get(READ)), options.get(WAIT_S, BUSY_SECONDS)
