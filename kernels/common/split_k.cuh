@@ -4,13 +4,7 @@
 #pragma once
 #include "common/config.cuh"
 
-struct WholeCta {
-    static __device__ __forceinline__ void sync() { __syncthreads(); }
-};
-
-// TEAM::sync() is a barrier of the threads that call arrive() or reduce(): all threads of the CTA, or the consumers if
-// other threads have another role.
-template <int VALUES, int THREADS, class TEAM = WholeCta> struct SplitK {
+template <int VALUES, int THREADS> struct SplitK {
     unsigned* counter;
     ElementAccumulator* partials; // of this tile
     static constexpr int cta_values = VALUES * THREADS;
@@ -27,13 +21,13 @@ template <int VALUES, int THREADS, class TEAM = WholeCta> struct SplitK {
     __device__ __forceinline__ void store_partial(ElementAccumulator value, int i, int thread, int split) {
         partials[split * cta_values + i * THREADS + thread] = value;
     }
-    // True in the CTA that must finish the tile. The whole team calls it, thread 0 of the CTA included.
+    // True in the CTA that must finish the tile. All threads of the CTA call it.
     __device__ __forceinline__ bool arrive() {
         __threadfence();
-        TEAM::sync();
+        __syncthreads();
         __shared__ bool last;
         if (threadIdx.x == 0) last = atomicAdd(counter, 1u) == cfg::split_k - 1;
-        TEAM::sync();
+        __syncthreads();
         if (!last) return false;
         __threadfence();
         if (threadIdx.x == 0) *counter = 0;
@@ -45,8 +39,8 @@ template <int VALUES, int THREADS, class TEAM = WholeCta> struct SplitK {
         return total;
     }
 
-    // True in the CTA that must finish the tile; `values` then hold the totals of all splits. The whole team calls it;
-    // threads without accumulators pass active = false, and `thread` is ignored.
+    // True in the CTA that must finish the tile; `values` then hold the totals of all splits. All threads of the CTA
+    // call it; threads without accumulators pass active = false, and `thread` is ignored.
     __device__ __forceinline__ bool reduce(ElementAccumulator (&values)[VALUES], int thread, bool active, int split) {
         if (active) {
 #pragma unroll

@@ -1,13 +1,12 @@
 // The end of a GEMV tile, whose warps partition k: adds up the partials of all warps, [warp][activation row]
-// [weight row + 4] in shared memory, in warp order, then the splits, and stores D. A family includes it after its config,
+// [weight row + 4] in shared memory, in warp order, and stores D. A family includes it after its config,
 // which gives the tile (weight_rows x activation_rows), the threads and weights_are_a.
 #pragma once
 #include "common/epilogue.cuh"
-#include "common/split_k.cuh"
 
 constexpr int partial_stride = cfg::weight_rows + 4; // NOTE: 4 words keep the four lanes of a row on different banks
 
-template <int PARTIALS, class TEAM = WholeCta> struct GemvEpilogue {
+template <int PARTIALS> struct GemvEpilogue {
     static constexpr int elements = cfg::weight_rows * cfg::activation_rows;
     static constexpr int values = (elements + cfg::threads - 1) / cfg::threads; // of a thread
     ElementAccumulator value[values] = {};
@@ -26,13 +25,7 @@ template <int PARTIALS, class TEAM = WholeCta> struct GemvEpilogue {
         }
     }
 
-    // Adds up the splits and stores; only the last CTA to arrive stores. The whole team calls it.
-    __device__ __forceinline__ void store(const Epilogue& epilogue, int row0, int col0, void* workspace, int tile, int tiles,
-                                          int split) {
-        if constexpr (cfg::split_k > 1) {
-            SplitK<values, cfg::threads, TEAM> reducer(workspace, tile, tiles);
-            if (!reducer.reduce(value, threadIdx.x, true, split)) return;
-        }
+    __device__ __forceinline__ void store(const Epilogue& epilogue, int row0, int col0) const {
 #pragma unroll
         for (int v = 0; v < values; ++v) {
             const int at = threadIdx.x + v * cfg::threads;

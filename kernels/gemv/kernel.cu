@@ -15,6 +15,7 @@
 //   -DWARPS_K=4 -DSTEPS=4 -DSTAGES=2 -DMIN_CTAS_PER_SM=1 -DALIGN_WEIGHTS=16
 //   -DALIGN_ACTIVATIONS=16 -DPREFETCH=0 -DRELEASE=0 gemv/kernel.cu
 #include "common/ptx/control.cuh"
+#include "common/split_k.cuh"
 #include "gemv/compute.cuh"
 
 using WeightStage = Vector[cfg::steps][cfg::vectors];
@@ -92,7 +93,10 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, cfg::min_ctas_per_sm)
     const int tiles = tiles_m * tiles_n;
     GemvEpilogue<cfg::warps_k> epilogue;
     epilogue.add_warps(smem);
+    if constexpr (cfg::split_k > 1) {
+        SplitK<epilogue.values, cfg::threads> reducer(workspace, int(batch) * tiles + tile, tiles * int(gridDim.z));
+        if (!reducer.reduce(epilogue.value, threadIdx.x, true, blockIdx.y)) return;
+    }
     epilogue.store(elementwise, cfg::weights_are_a ? weight_row0 : activation_row0,
-                   cfg::weights_are_a ? activation_row0 : weight_row0, workspace, int(batch) * tiles + tile,
-                   tiles * int(gridDim.z), blockIdx.y);
+                   cfg::weights_are_a ? activation_row0 : weight_row0);
 }

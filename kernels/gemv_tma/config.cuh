@@ -51,5 +51,4 @@ static_assert(cfg::stages >= 2 && cfg::stages <= 16, "STAGES is in 2 .. 16");
 static_assert(cfg::activation_k_chunks >= 1, "ACTIVATION_K_CHUNKS is at least 1");
 static_assert(cfg::cluster_k >= 1 && cfg::cluster_k <= 8 && (cfg::cluster_k & (cfg::cluster_k - 1)) == 0,
               "CLUSTER_K is 1, 2, 4 or 8");
-static_assert(cfg::cluster_k == 1 || cfg::split_k == 1, "the CTAs of a cluster partition k: SPLIT_K is 1 with CLUSTER_K");
 static_assert(PREFETCH >= 0 && PREFETCH * K_CHUNKS <= 32, "a thread prefetches at most one box into the L2");

@@ -6,7 +6,6 @@ import dataclasses
 
 from kernels.base.knobs import knob
 
-SPLITS = (1, 2, 3, 4, 6, 8, 11, 12)
 CLUSTERS = (1, 2, 4, 8)
 PREFETCHES = (0, 2, 4)
 MAX_STAGES = 16
@@ -20,7 +19,6 @@ class Knobs:
     warp_tiles: int = knob(1, (1, 2), "weight rows of a tile, and of a TMA box, in units of 16")
     warps: int = knob(4, (4, 8, 16), "warps of a CTA that multiply; they take k chunks of 128 bytes in turn")
     k_chunks: int = knob(1, (1, 2, 4), "k chunks of a warp in a stage", was="panels")
-    split_k: int = knob(1, SPLITS, "CTAs that split the k of a tile")
     stages: int = knob(2, tuple(range(2, MAX_STAGES + 1)), "stages in shared memory")
     cluster_k: int = knob(1, CLUSTERS, "CTAs of a cluster, which partition the k of a tile", absent=1)
     prefetch: int = knob(0, PREFETCHES, "stages prefetched into the L2 while the previous kernel ends")
@@ -29,11 +27,6 @@ class Knobs:
     def threads(self) -> int:
         """Threads of a CTA that multiply."""
         return 32 * self.warps
-
-    @property
-    def k_partitions(self) -> int:
-        """CTAs that compute one tile, each over a partition of k."""
-        return self.split_k * self.cluster_k
 
     @property
     def tile_weight_rows(self) -> int:

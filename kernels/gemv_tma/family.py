@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
+from types import MappingProxyType
 
 from kernels.common import cuda
 from kernels.gemv.shape import GemvShape
 from kernels.gemv_tma import layout, validity
 from kernels.gemv_tma.config import K_CHUNK_BYTES, Knobs
 from kernels.gemv_tma.heuristics import SEARCH_RULES, heuristic_configs
-from tilewright.artifact import Argument, Preconditions, Scalar, TensorMap, Workspace
+from tilewright.artifact import Argument, Preconditions, Scalar, TensorMap
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
@@ -26,6 +27,7 @@ class GemvTma(cuda.CudaFamily[Knobs]):
     knobs_type = Knobs
     rules = validity.RULES
     search_rules = SEARCH_RULES
+    removed = MappingProxyType({"split_k": 1})
     why_unsupported = staticmethod(validity.why_unsupported)
     smem_bytes = staticmethod(layout.smem_bytes)
     grid = staticmethod(layout.grid)
@@ -61,10 +63,6 @@ class GemvTma(cuda.CudaFamily[Knobs]):
         box = (k.tile_weight_rows, K_CHUNK_BYTES // problem.dtype.size)
         weights = TensorMap(GemvShape.of(problem).weights, box)
         return weights, Scalar("batch", "int32")
-
-    def workspace(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Workspace:
-        """A counter and the partials of every split of a tile."""
-        return layout.workspace(k, problem)
 
     def preconditions(self, k: Knobs, problem: GemmProblem) -> Preconditions:
         """The alignment that TMA requires, and the largest k whose partitions fit shared memory."""

@@ -7,15 +7,8 @@ import dataclasses
 from kernels.base.family import Rule
 from kernels.common import cuda
 from kernels.gemv.shape import GemvShape
-from kernels.gemv_tma.config import CLUSTERS, K_CHUNK_BYTES, PREFETCHES, SPLITS, Knobs
-from kernels.gemv_tma.layout import (
-    activation_bytes,
-    activation_k_chunks,
-    balance,
-    k_chunk_elements,
-    ring_stages,
-    smem_left,
-)
+from kernels.gemv_tma.config import CLUSTERS, K_CHUNK_BYTES, PREFETCHES, Knobs
+from kernels.gemv_tma.layout import activation_bytes, activation_k_chunks, balance, ring_stages, smem_left
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 
@@ -41,7 +34,7 @@ _STRUCTURES = (
 
 
 def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> list[Knobs]:
-    """Configs that won on an H200, with k partitions, stages and prefetch for this problem.
+    """Configs that won on an H200, with the cluster, stages and prefetch for this problem.
 
     The most promising one comes first; some may be invalid.
     """
@@ -53,22 +46,20 @@ def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> list[Knobs]:
 
 
 def _filled(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
-    """The config with the k partitions, the stages of a ring and the prefetch that suit the problem."""
-    config = _partitioned(config, problem, device)
+    """The config with the cluster, the stages of a ring and the prefetch that suit the problem."""
+    config = _clustered(config, problem, device)
     config = dataclasses.replace(config, stages=ring_stages(config, _RING_BYTES, problem, device))
     ahead = (dataclasses.replace(config, prefetch=stages) for stages in sorted(PREFETCHES, reverse=True))
     return next(one for one in ahead if _why_prefetch(one, problem, device) is None)
 
 
-def _partitioned(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
-    """The config with the smallest cluster, else the fewest splits, that leave room for the ring and keep the
-    SMs busy. If none does, the cluster or splits that keep the SMs busiest."""
+def _clustered(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
+    """The config with the smallest cluster that leaves room for the ring and keeps the SMs busy. If none
+    does, the cluster that keeps the SMs busiest."""
     clusters = [ctas for ctas in CLUSTERS if cuda.why_no_room(ctas, device) is None]
     options = [dataclasses.replace(config, cluster_k=ctas) for ctas in clusters]
-    options += [dataclasses.replace(config, split_k=split) for split in SPLITS if split > 1]
     roomy = [one for one in options if smem_left(one, problem, device) >= _RING_ROOM] or options[-1:]
-    reasons = (why_cluster, why_split)
-    worth = [one for one in roomy if not any(why(one, problem, device) for why in reasons)] or roomy[:1]
+    worth = [one for one in roomy if why_cluster(one, problem, device) is None] or roomy[:1]
     balanced = (one for one in worth if balance(one, problem, device) >= _BALANCED)
     return next(balanced, max(worth, key=lambda one: balance(one, problem, device)))
 
@@ -82,20 +73,6 @@ def _why_oversized(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 def _why_short(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if c.stage_k_chunks > max(4, activation_k_chunks(c, p)):
         return f"a stage has {c.stage_k_chunks} k chunks, a k partition {activation_k_chunks(c, p)}"
-    return None
-
-
-def why_split(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    """The reason why the config's splits are not worth a trial, or None."""
-    if c.split_k == 1:
-        return None
-    for ctas in CLUSTERS:
-        cluster = Knobs(c.warp_tiles, c.warps, c.k_chunks, cluster_k=ctas)
-        roomy, balanced = smem_left(cluster, p, d) >= _RING_ROOM, balance(cluster, p, d) >= _BALANCED
-        if roomy and balanced and why_cluster(cluster, p, d) is None:
-            return "clusters hold the activations and keep the SMs busy, and their reduction costs less"
-    if p.k < 2 * c.split_k * c.stage_k_chunks * k_chunk_elements(p):
-        return "every split needs two stages"
     return None
 
 
@@ -129,13 +106,11 @@ def _why_prefetch(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 _STAGE = ("warp_tiles", "warps", "k_chunks")
-_PARTITIONS = ("split_k", "cluster_k")
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("warp_tiles",), _why_oversized),
-    Rule(("warps", "k_chunks", *_PARTITIONS), _why_short),
-    Rule(_PARTITIONS, why_cluster),
-    Rule(("warp_tiles", *_PARTITIONS), _why_short_partition),
-    Rule((*_STAGE, *_PARTITIONS), why_split),
-    Rule((*_STAGE, *_PARTITIONS, "stages"), _why_depth),
-    Rule(("warps", "k_chunks", *_PARTITIONS, "prefetch"), _why_prefetch),
+    Rule(("warps", "k_chunks", "cluster_k"), _why_short),
+    Rule(("cluster_k",), why_cluster),
+    Rule(("warp_tiles", "cluster_k"), _why_short_partition),
+    Rule((*_STAGE, "cluster_k", "stages"), _why_depth),
+    Rule(("warps", "k_chunks", "cluster_k", "prefetch"), _why_prefetch),
 )

@@ -8,16 +8,16 @@
 // partition of the activations, and finishes its part of the tile. CTAs are persistent: they iterate over the work tiles
 // of gemv_tma/layout.cuh, and the producer runs ahead into the next work tiles.
 // In order of execution: layout.cuh (work tiles, shared memory), load.cuh (producer, activations), compute.cuh (products,
-// reduction over a cluster), gemv/epilogue.cuh (reduction over warps and splits, D).
+// reduction over a cluster), gemv/epilogue.cuh (reduction over warps, D).
 // Shared memory, from a multiple of 1024 bytes on:
 //   STAGES x WARPS * K_CHUNKS x (16 * WARP_TILES rows x 128)   weights, in TMA's 128-byte swizzle
 //   ACTIVATION_K_CHUNKS x activation rows x 128                the slice of the activations, in the same swizzle
 //   WARPS x activation rows x (weight rows + 4) x 4            partials
 //   2 x activation rows x weight rows x 4                      inboxes, if CLUSTER_K > 1
 //   barriers of 8: 2 x STAGES, one a stage of the activations, 2 if CLUSTER_K > 1
-// sm_90a only. Rows of A and B are multiples of 16 bytes; k is at most SPLIT_K * CLUSTER_K * ACTIVATION_K_CHUNKS k chunks.
+// sm_90a only. Rows of A and B are multiples of 16 bytes; k is at most CLUSTER_K * ACTIVATION_K_CHUNKS k chunks.
 // Does not support: layouts other than nt; types other than f16, bf16, e4m3, e5m2, s8 and u8; accumulating in f16;
-// split-K together with clusters.
+// split-K.
 //
 // Compiles as it lies here:  nvcc -cubin -arch=sm_90a -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0
 //   -DB_TRANSPOSED=1 -DTILE_M=16 -DTILE_N=16 -DTILE_K=512 -DRASTER=0 -DRASTER_SNAKE=0 -DSWIZZLE_SIZE=1 -DSPLIT_K=1
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads + 32, 1)
             mbarrier_wait(shared.activations_full(stage), activation_phase);
         accumulator.store(shared.partials() + warp * SharedMemory::warp_elements);
         ConsumerWarps::sync();
-        GemvEpilogue<cfg::warps, ConsumerWarps> epilogue;
+        GemvEpilogue<cfg::warps> epilogue;
         epilogue.add_warps(shared.partials());
         ConsumerWarps::sync(); // NOTE: otherwise a faster warp overwrites partials with those of its next work tile
         if constexpr (cfg::cluster_k > 1) cluster.run(epilogue);
@@ -93,7 +93,6 @@ extern "C" __global__ void __launch_bounds__(cfg::threads + 32, 1)
         const Epilogue elementwise{cfg::has_c ? c + work.batch * stride_c : c, d + work.batch * stride_d, bias, ldc, ldd, m, n,
                                    alpha, beta};
         epilogue.store(elementwise, cfg::weights_are_a ? weight_row : work.activation_row,
-                       cfg::weights_are_a ? work.activation_row : weight_row, workspace, work.tile,
-                       scheduler.weight_tiles * scheduler.activation_tiles * batch, work.split);
+                       cfg::weights_are_a ? work.activation_row : weight_row);
     }
 }

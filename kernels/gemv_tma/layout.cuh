@@ -8,10 +8,10 @@
 
 using RingState = PipelineState<cfg::stages>;
 
-// The unit of work of a CTA: one k partition, k chunks [begin, end), of one tile of D. A partition is a split of split-K, or
-// the k of one CTA of a cluster. Work tiles of the same `slice` need the same activations.
+// The unit of work of a CTA: the k partition of its rank in the cluster, k chunks [begin, end), of one tile of D. Work tiles
+// of the same `slice` need the same activations.
 struct WorkTile {
-    int weight_tile, slice, split, tile, batch, activation_row, begin, end; // tile: number of the tile of D, over all batches
+    int weight_tile, slice, batch, activation_row, begin, end;
 };
 
 // The list of work tiles. Producer and consumers iterate over it independently: the cluster takes number
@@ -24,22 +24,17 @@ struct Scheduler {
         : chunks((k + cfg::chunk_k - 1) / cfg::chunk_k),
           weight_tiles((weight_rows + cfg::weight_rows - 1) / cfg::weight_rows),
           activation_tiles((activation_rows + cfg::activation_rows - 1) / cfg::activation_rows),
-          slices(cfg::split_k * activation_tiles * batch), work_tiles(weight_tiles * slices),
+          slices(activation_tiles * batch), work_tiles(weight_tiles * slices),
           first(blockIdx.x / cfg::cluster_k), step(gridDim.x / cfg::cluster_k), rank(rank) {}
 
     __device__ __forceinline__ WorkTile work_tile(int index) const {
-        constexpr int partitions = cfg::split_k * cfg::cluster_k;
-        const int weight_tile = index / slices, slice = index - weight_tile * slices;
-        const int split = slice % cfg::split_k, column = slice / cfg::split_k, batch = column / activation_tiles;
-        const int partition = split * cfg::cluster_k + rank;
+        const int weight_tile = index / slices, slice = index - weight_tile * slices, batch = slice / activation_tiles;
         return {weight_tile,
                 slice,
-                split,
-                column * weight_tiles + weight_tile,
                 batch,
-                (column - batch * activation_tiles) * cfg::activation_rows,
-                chunks * partition / partitions,
-                chunks * (partition + 1) / partitions};
+                (slice - batch * activation_tiles) * cfg::activation_rows,
+                chunks * rank / cfg::cluster_k,
+                chunks * (rank + 1) / cfg::cluster_k};
     }
 };
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kernels.common import cuda
-from kernels.gemv.shape import GemvShape, split_workspace
+from kernels.gemv.shape import GemvShape
 from kernels.gemv_tma.config import K_CHUNK_BYTES, MAX_STAGES, Knobs
-from tilewright.artifact import Grid, Workspace
+from tilewright.artifact import Grid
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 
@@ -20,7 +20,7 @@ def k_chunk_elements(problem: GemmProblem) -> int:
 
 def activation_k_chunks(config: Knobs, problem: GemmProblem) -> int:
     """k chunks of the longest k partition: those of the activations that shared memory holds."""
-    return -(-problem.k // (k_chunk_elements(problem) * config.k_partitions))
+    return -(-problem.k // (k_chunk_elements(problem) * config.cluster_k))
 
 
 def activation_bytes(config: Knobs, problem: GemmProblem) -> int:
@@ -30,7 +30,7 @@ def activation_bytes(config: Knobs, problem: GemmProblem) -> int:
 
 def max_k(config: Knobs, problem: GemmProblem) -> int:
     """The largest k whose partitions are no longer than those of the problem."""
-    return config.k_partitions * activation_k_chunks(config, problem) * k_chunk_elements(problem)
+    return config.cluster_k * activation_k_chunks(config, problem) * k_chunk_elements(problem)
 
 
 def smem_beside_ring(config: Knobs, problem: GemmProblem) -> int:
@@ -57,14 +57,9 @@ def smem_bytes(config: Knobs, problem: GemmProblem) -> int:
     return config.stages * _ring_stage_bytes(config) + smem_beside_ring(config, problem)
 
 
-def static_smem_bytes(config: Knobs) -> int:
-    """Static shared memory in bytes: the flag of split-K that tells a CTA that it is the last of its tile."""
-    return 16 if config.split_k > 1 else 0
-
-
 def smem_left(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> int:
     """Bytes of shared memory that are left for the ring."""
-    return device.smem_per_block - smem_beside_ring(config, problem) - static_smem_bytes(config)
+    return device.smem_per_block - smem_beside_ring(config, problem)
 
 
 def ring_stages(config: Knobs, ring_bytes: int, problem: GemmProblem, device: DeviceSpec) -> int:
@@ -74,15 +69,11 @@ def ring_stages(config: Knobs, ring_bytes: int, problem: GemmProblem, device: De
 
 
 def grid(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> Grid:
-    """Persistent CTAs, one for each SM, as many as are a multiple of the cluster and of the splits.
-
-    If all tiles need the same activations, every CTA then keeps its split and its slice of the activations.
-    """
+    """Persistent CTAs, one for each SM, as many as are a multiple of the cluster."""
     shape = GemvShape.of(problem)
     rows = config.tile_weight_rows, shape.activation_rows
     tile = rows if shape.weights == "a" else rows[::-1]
-    most = max(1, usable_sms(config, device) // config.split_k) * config.split_k
-    return Grid(*tile, config.split_k, max_blocks=most, cluster_k=config.cluster_k)
+    return Grid(*tile, max_blocks=usable_sms(config, device), cluster_k=config.cluster_k)
 
 
 def usable_sms(config: Knobs, device: DeviceSpec) -> int:
@@ -93,12 +84,6 @@ def usable_sms(config: Knobs, device: DeviceSpec) -> int:
 def balance(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> float:
     """Fraction of the usable SMs' time that computes, 0 .. 1; the rest waits for the last work tiles."""
     geometry = grid(config, problem, device)
-    work_tiles = geometry.tiles(problem) * problem.batch * config.k_partitions
+    work_tiles = geometry.tiles(problem) * problem.batch * config.cluster_k
     rounds = -(-work_tiles // geometry.ctas(problem)[0])
     return work_tiles / (rounds * usable_sms(config, device))
-
-
-def workspace(config: Knobs, problem: GemmProblem) -> Workspace:
-    """A counter and the partials of every split of a tile."""
-    tile = config.tile_weight_rows * GemvShape.of(problem).activation_rows
-    return split_workspace(problem, tile, config.threads, config.split_k)

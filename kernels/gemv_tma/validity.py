@@ -5,19 +5,19 @@ from __future__ import annotations
 from kernels.base.family import Rule
 from kernels.common import cuda
 from kernels.gemv.shape import MAX_ACTIVATION_ROWS, GemvShape
-from kernels.gemv_tma.config import SPLITS, Knobs
-from kernels.gemv_tma.layout import activation_bytes, smem_bytes, static_smem_bytes
+from kernels.gemv_tma.config import CLUSTERS, Knobs
+from kernels.gemv_tma.layout import activation_bytes, smem_bytes
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 
 _TYPES = (DType.FLOAT16, DType.BFLOAT16, *cuda.FLOAT8, DType.INT8, DType.UINT8)
-_SMALLEST = Knobs(split_k=SPLITS[-1])
 
 
 def why_unsupported(problem: GemmProblem, device: DeviceSpec) -> str | None:
     """The reason why no config computes ``problem`` on ``device``, or None."""
     reason = cuda.why_unsupported(problem, device) or _why_unsupported_operands(problem, device)
-    rules = (rule.why(_SMALLEST, problem, device) for rule in RULES)
+    smallest = Knobs(cluster_k=max(ctas for ctas in CLUSTERS if cuda.why_no_room(ctas, device) is None))
+    rules = (rule.why(smallest, problem, device) for rule in RULES)
     return reason or cuda.why_no_tma(problem) or next(filter(None, rules), None)
 
 
@@ -36,9 +36,9 @@ def _why_unsupported_operands(problem: GemmProblem, device: DeviceSpec) -> str |
 
 
 def _why_smem(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    reason = cuda.why_smem(smem_bytes(c, p) + static_smem_bytes(c), d)
+    reason = cuda.why_smem(smem_bytes(c, p), d)
     held = activation_bytes(c, p)
-    return reason and f"{reason}; {held} hold activations: take more k partitions or fewer stages"
+    return reason and f"{reason}; {held} hold activations: take a larger cluster or fewer stages"
 
 
 def _why_registers(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
@@ -54,16 +54,9 @@ def _why_no_room(c: Knobs, _p: GemmProblem, d: DeviceSpec) -> str | None:
     return cuda.why_no_room(c.cluster_k, d)
 
 
-def _why_split_cluster(c: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if c.cluster_k > 1 and c.split_k > 1:
-        return "the CTAs of a cluster partition k: with cluster_k, split_k is 1"
-    return None
-
-
-_RING = ("warp_tiles", "warps", "k_chunks", "split_k", "cluster_k", "stages")
+_RING = ("warp_tiles", "warps", "k_chunks", "cluster_k", "stages")
 RULES: tuple[Rule[Knobs], ...] = (
     Rule(_RING, _why_smem, compiled=False),
     Rule(("warp_tiles", "warps"), _why_registers, compiled=False),
     Rule(("cluster_k",), _why_no_room, compiled=False),
-    Rule(("split_k", "cluster_k"), _why_split_cluster),
 )

@@ -74,7 +74,7 @@ def test_a_cluster_of_eight_serves_a_k_of_one_chunk(hopper) -> None:
     built_for = GemmProblem(4, 2048, 8192, batch=3)
     family = FAMILIES["gemv_tma"]
     base = family.heuristic_configs(GemmProblem(4, 2048, 8192), hopper.spec)[0]
-    config = Config.of("gemv_tma", {**dict(base.knobs), "cluster_k": 8, "split_k": 1, "stages": 2})
+    config = Config.of("gemv_tma", {**dict(base.knobs), "cluster_k": 8, "stages": 2})
     kernel = gate.built(hopper, family, config, built_for)
     for k in (8, 64, 72, 8192):
         assert check(hopper, kernel, dataclasses.replace(built_for, k=k)) is None

@@ -10,7 +10,7 @@ import numpy
 import pytest
 from gpu_samples import SIZE, STEPS, readings, rotation
 
-from kernels.gemv_tma.config import CLUSTERS, SPLITS, Knobs
+from kernels.gemv_tma.config import CLUSTERS, Knobs
 from kernels.gemv_tma.family import GEMV_TMA
 from tilewright import Config, GemmProblem
 from tuner.devices.base import Tensors
@@ -42,11 +42,9 @@ def test_every_number_of_activation_rows_on_either_side(hopper, few, partitions)
 
 
 @pytest.mark.parametrize("k", [8, 56, 64, 72, 256, 264, 1000, 4088])
-@pytest.mark.parametrize(
-    "partitions", [{}, {"split_k": 3}, {"split_k": 12}, *({**one, "stages": 2} for one in CLUSTERED)], ids=str
-)
+@pytest.mark.parametrize("partitions", [{}, *({**one, "stages": 2} for one in CLUSTERED)], ids=str)
 def test_every_depth(hopper, partitions, k) -> None:
-    """Fractions of a k chunk, of a stage, of the ring; splits and CTAs of a cluster without a k chunk."""
+    """Fractions of a k chunk, of a stage, of the ring; CTAs of a cluster without a k chunk."""
     for size in ((1, 16), (3, 104), (16, 304)):
         assert wrong(hopper, partitions, GemmProblem(*size, k)) is None
 
@@ -54,7 +52,7 @@ def test_every_depth(hopper, partitions, k) -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_type(hopper, dtype) -> None:
     for size in ((1, 304, 4096), (16, 160, 1040), (96, 5, 144)):
-        for partitions in ({}, {"split_k": 2}, {"cluster_k": 2}, {"cluster_k": 8}):
+        for partitions in ({}, {"cluster_k": 2}, {"cluster_k": 8}):
             assert wrong(hopper, partitions, GemmProblem(*size, dtype=dtype)) is None
 
 
@@ -64,15 +62,13 @@ VARIANTS = [
     {"k_chunks": 4, "cluster_k": 2},
     {"warps": 8, "cluster_k": 4, "stages": 3},
     {"warps": 16, "cluster_k": 8, "stages": 2},
-    {"warps": 16, "warp_tiles": 2, "stages": 2, "split_k": 2},
+    {"warps": 16, "warp_tiles": 2, "stages": 2},
     {"warps": 8, "warp_tiles": 2, "stages": 2, "cluster_k": 2},
     {"warps": 16, "warp_tiles": 2, "stages": 2, "cluster_k": 8},
     *({"stages": x} for x in (2, 3, 5, 7, 16)),
-    *({"split_k": x} for x in SPLITS),
     *CLUSTERED,
     {"prefetch": 2},
     {"prefetch": 4, "k_chunks": 4},
-    {"prefetch": 4, "split_k": 11},
     {"prefetch": 4, "k_chunks": 4, "cluster_k": 2},
     {"prefetch": 2, "cluster_k": 8},
 ]  # fmt: skip
@@ -85,14 +81,12 @@ def test_every_knob_of_gemv_tma(hopper, variant) -> None:
 
 
 @pytest.mark.parametrize(
-    "partitions",
-    [{}, {"split_k": 3}, {"split_k": 8}, *CLUSTERED, {"cluster_k": 2, "warps": 8, "warp_tiles": 2}],
-    ids=str,
+    "partitions", [{}, *CLUSTERED, {"cluster_k": 2, "warps": 8, "warp_tiles": 2}], ids=str
 )
 def test_ctas_of_many_work_tiles(hopper, partitions) -> None:
     """More work tiles than CTAs: rings run on from one to the next, partials, inboxes and barriers are
-    used again. Batches, and splits, that do not divide the number of CTAs or clusters load the activations
-    anew: 3 divide 132 of them, 66, 30 and 15, and 7 none."""
+    used again. Batches that do not divide the number of CTAs or clusters load the activations anew: 3 divide
+    132 of them, 66, 30 and 15, and 7 none."""
     for size in ((2, 16 * 132 * 3 + 8, 136), (8192, 16, 520), (16, 2064, 2056)):
         for batch in (1, 3, 7):
             assert wrong(hopper, partitions, GemmProblem(*size, batch=batch)) is None
@@ -110,12 +104,12 @@ EPILOGUES = [
 @pytest.mark.parametrize("extra", EPILOGUES, ids=str)
 def test_gemv_tma_epilogues(hopper, extra) -> None:
     for size in ((4, 132, 520), (257, 13, 96)):
-        for partitions in ({}, {"split_k": 4}, *CLUSTERED):
+        for partitions in ({}, *CLUSTERED):
             problem = GemmProblem(*size, dtype="bfloat16", **extra)
             assert wrong(hopper, partitions, problem) is None
 
 
-@pytest.mark.parametrize("partitions", [{}, {"split_k": 3}, *CLUSTERED], ids=str)
+@pytest.mark.parametrize("partitions", [{}, *CLUSTERED], ids=str)
 def test_an_artifact_serves_other_extents(hopper, partitions) -> None:
     """More activation rows than a tile has are more tiles; k may be shorter, or longer up to what is held."""
     built_for = GemmProblem(8, 512, 1032)
@@ -131,21 +125,19 @@ def test_an_artifact_serves_other_extents(hopper, partitions) -> None:
     "knobs",
     [
         {},
-        {"split_k": 11, "stages": 3},
-        {"split_k": 8},
-        {"split_k": 3, "batch": 2},
+        {"stages": 3, "batch": 2},
         {"cluster_k": 2},
         {"cluster_k": 8},
         {"cluster_k": 2, "warps": 8, "warp_tiles": 2, "batch": 5},
         {"cluster_k": 8, "stages": 2, "batch": 7},
-        {"warps": 16, "stages": 2, "warp_tiles": 2, "split_k": 2},
-        {"prefetch": 4, "split_k": 3},
+        {"warps": 16, "stages": 2, "warp_tiles": 2},
+        {"prefetch": 4},
     ],
     ids=str,
 )
 def test_many_runs_give_the_same_bits(hopper, knobs) -> None:
-    """A stage refilled too early, partials or an inbox overwritten before they were read, or splits added
-    as they arrive show as a rare difference."""
+    """A stage refilled too early, or partials or an inbox overwritten before they were read show as a rare
+    difference."""
     knobs = dict(knobs)
     problem = GemmProblem(16, 6144, 2048, batch=knobs.pop("batch", 1))
     kernel = gate.built(hopper, GEMV_TMA, config(**knobs), problem)
@@ -165,7 +157,7 @@ def test_many_runs_give_the_same_bits(hopper, knobs) -> None:
 
 READ_EARLY = [
     {"prefetch": 4},
-    {"prefetch": 2, "warps": 8, "split_k": 3},
+    {"prefetch": 2, "warps": 8},
     {"prefetch": 4, "cluster_k": 2},
     {"prefetch": 2, "cluster_k": 8},
 ]
@@ -188,7 +180,7 @@ def test_weights_that_the_kernel_before_wrote(hopper, knobs, side) -> None:
 
 
 @pytest.mark.parametrize(
-    "knobs", [{"prefetch": 4}, {"split_k": 4}, {"prefetch": 4, "cluster_k": 2}, {"cluster_k": 8}], ids=str
+    "knobs", [{"prefetch": 4}, {"prefetch": 4, "cluster_k": 2}, {"cluster_k": 8}], ids=str
 )
 def test_each_kernel_reads_what_the_one_before_wrote(hopper, knobs) -> None:
     """The activations are rotated by one column a launch, in three buffers; stale rows lag behind."""

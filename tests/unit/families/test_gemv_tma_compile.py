@@ -56,16 +56,6 @@ def test_the_source_asserts_what_it_was_written_for(changes, static_assert) -> N
         compile_spec(with_defines(spec, **changes))
 
 
-@pytest.mark.parametrize("cluster_k", [2, 4, 8])
-def test_splits_beside_clusters_are_refused_on_both_sides(cluster_k) -> None:
-    changes = {"cluster_k": cluster_k, "split_k": 2}
-    assert "with cluster_k, split_k is 1" in (why(changes) or "")
-    spec = GEMV_TMA.build_spec(config_of(**changes), DECODE, H200)
-    with pytest.raises(CompileError, match="SPLIT_K is 1 with CLUSTER_K"):
-        compile_spec(spec)
-    assert compile_spec(with_defines(spec, SPLIT_K=1)).resources.spill_bytes == 0
-
-
 @pytest.mark.parametrize(
     ("problem", "knob"), every(9, itertools.product([DECODE, THICK_BYTES], GEMV_TMA.knobs))
 )

@@ -23,7 +23,7 @@ from kernels import registry
 from kernels.base.spec import SOURCES
 from kernels.compiler.build import compile_spec
 from kernels.compiler.nvrtc import compile_text
-from kernels.gemv_tma.config import Knobs
+from kernels.gemv_tma.config import CLUSTERS, Knobs
 from kernels.gemv_tma.family import GEMV_TMA
 from kernels.gemv_tma.layout import activation_k_chunks, max_k, smem_bytes
 from kernels.registry import families_for
@@ -36,16 +36,16 @@ from tuner.search.points import valid_points
 SMEM = [
     # 4 stages of 4 boxes of 2 KiB; 64 k chunks of one row, 16 stages; 4 warps of 1 x (16 + 4) floats.
     (DECODE, {}, 4 * 4 * 2048 + 64 * 128 + 4 * 20 * 4 + (2 * 4 + 16) * 8 + 1024),
-    # 224 k chunks in 4 splits of 56, 7 stages, 16 rows each; boxes of 32 rows, 2 a warp.
-    (SIXTEEN, {"split_k": 4, "warp_tiles": 2, "k_chunks": 2, "stages": 2},
-     2 * 8 * 4096 + 56 * 16 * 128 + 4 * 16 * 36 * 4 + (2 * 2 + 7) * 8 + 1024),
+    # 224 k chunks in a cluster of 4, 56 each, 7 stages, 16 rows; boxes of 32 rows, 2 a warp.
+    (SIXTEEN, {"cluster_k": 4, "warp_tiles": 2, "k_chunks": 2, "stages": 2},
+     2 * 8 * 4096 + 56 * 16 * 128 + 4 * 16 * 36 * 4 + 2 * 32 * 16 * 4 + (2 * 2 + 7 + 2) * 8 + 1024),
     # In a cluster of 8 28, 4 stages of which the last is half empty; two inboxes of 32 x 16 floats.
     (SIXTEEN, {"cluster_k": 8, "warps": 8, "warp_tiles": 2},
      4 * 8 * 4096 + 28 * 16 * 128 + 8 * 16 * 36 * 4 + 2 * 32 * 16 * 4 + (2 * 4 + 4 + 2) * 8 + 1024),
     # 1000 elements of 2 bytes are 16 k chunks, 2 stages; 3 rows take 4.
     (TALL, {"warps": 8}, 4 * 8 * 2048 + 16 * 4 * 128 + 8 * 4 * 20 * 4 + (2 * 4 + 2) * 8 + 1024),
-    # 8192 bytes are 64 k chunks, in 11 splits of at most 6, which start a second stage.
-    (INTEGERS, {"split_k": 11}, 4 * 4 * 2048 + 6 * 8 * 128 + 4 * 8 * 20 * 4 + (2 * 4 + 2) * 8 + 1024),
+    # 8192 bytes are 64 k chunks, in 16 stages; 5 rows take 8.
+    (INTEGERS, {}, 4 * 4 * 2048 + 64 * 8 * 128 + 4 * 8 * 20 * 4 + (2 * 4 + 16) * 8 + 1024),
     # In a cluster of 4 16, which are no whole stage of 32; two tiles of 16 x 8 integers.
     (INTEGERS, {"cluster_k": 4, "warps": 8, "k_chunks": 4, "stages": 2},
      2 * 32 * 2048 + 16 * 8 * 128 + 8 * 8 * 20 * 4 + 2 * 16 * 8 * 4 + (2 * 2 + 1 + 2) * 8 + 1024),
@@ -63,16 +63,12 @@ def test_shared_memory_is_what_the_source_lays_out(problem, changes, expected) -
     begun = f'static_assert(cfg::threads + 32 == {plan.block[0]}, "as planned");'
     source = f"{(SOURCES / spec.source).read_text()}\n{held}\n{begun}\n"
     compile_text(source, spec.target, spec.defines, entry=spec.entry, name=spec.source)
-    # One flag of split-K comes on top.
-    assert compile_spec(spec).resources.static_smem <= (16 if knobs.split_k > 1 else 0)
+    assert compile_spec(spec).resources.static_smem == 0
 
 
-SHARED = [(1, 1), (2, 1), (3, 1), (11, 1), (1, 2), (1, 4), (1, 8)]  # split_k, cluster_k
-
-
-@pytest.mark.parametrize(("split_k", "cluster_k"), SHARED)
-def test_a_k_partition_is_whole_k_chunks_and_the_slice_holds_the_longest(split_k, cluster_k) -> None:
-    config, parts = Knobs(1, 4, 1, split_k, cluster_k=cluster_k), split_k * cluster_k
+@pytest.mark.parametrize("parts", CLUSTERS)
+def test_a_k_partition_is_whole_k_chunks_and_the_slice_holds_the_longest(parts) -> None:
+    config = Knobs(1, 4, 1, cluster_k=parts)
     for k in (8, 64, 72, 4096, 4104, 14336):
         problem = GemmProblem(1, 64, k)
         chunks = -(-k // 64)
@@ -86,8 +82,8 @@ def test_a_k_partition_is_whole_k_chunks_and_the_slice_holds_the_longest(split_k
 def test_no_other_k_has_longer_partitions(dtype) -> None:
     problem = GemmProblem(16, 4096, 14336, dtype=dtype)
     elements = 128 // problem.dtype.size
-    for split_k, cluster_k in SHARED:
-        config, parts = Knobs(1, 4, 1, split_k, cluster_k=cluster_k), split_k * cluster_k
+    for parts in CLUSTERS:
+        config = Knobs(1, 4, 1, cluster_k=parts)
         held = activation_k_chunks(config, problem)
         most = max_k(config, problem) // elements
         assert -(-most // parts) == held
@@ -95,13 +91,13 @@ def test_no_other_k_has_longer_partitions(dtype) -> None:
 
 
 def test_a_plan_serves_no_longer_k() -> None:
-    config = config_of(split_k=3)
-    plan = GEMV_TMA.plan(config, DECODE, H200)
-    # 64 k chunks in three splits of at most 22.
-    assert plan.preconditions.max_k == 3 * 22 * 64
-    assert plan.why_not(dataclasses.replace(DECODE, k=3 * 22 * 64)) is None
-    assert plan.why_not(dataclasses.replace(DECODE, m=40, n=8)) is None  # in more tiles
-    assert "k must be at most 4224" in (plan.why_not(dataclasses.replace(DECODE, k=4232)) or "")
+    problem = dataclasses.replace(DECODE, k=4160)
+    plan = GEMV_TMA.plan(config_of(cluster_k=4), problem, H200)
+    # 65 k chunks in four partitions of at most 17.
+    assert plan.preconditions.max_k == 4 * 17 * 64
+    assert plan.why_not(dataclasses.replace(problem, k=4 * 17 * 64)) is None
+    assert plan.why_not(dataclasses.replace(problem, m=40, n=8)) is None  # in more tiles
+    assert "k must be at most 4352" in (plan.why_not(dataclasses.replace(problem, k=4360)) or "")
 
 
 @pytest.mark.parametrize(
@@ -118,15 +114,11 @@ def test_a_plan_serves_the_k_that_a_cluster_holds(cluster_k, k, most) -> None:
     ("problem", "tile", "weights"), [(LARGE, (16, 32), "b"), (TALL, (32, 4), "a")], ids=str
 )
 def test_the_plan(problem, tile, weights) -> None:
-    config = config_of(warp_tiles=2, split_k=8)
+    config = config_of(warp_tiles=2)
     plan = GEMV_TMA.plan(config, problem, H200)
     assert (plan.grid.tile_m, plan.grid.tile_n) == tile
     assert (plan.block, plan.cluster) == ((4 * 32 + 32, 1, 1), (1, 1, 1))
     assert (plan.args[0].operand, plan.args[0].box, plan.args[0].swizzle) == (weights, (32, 64), 128)
-    # 132 SMs hold 16 times 8 splits: all work tiles of a CTA then have the same split.
-    assert plan.grid.ctas(problem) == (128, 1, 1)
-    per_thread = -(-tile[0] * tile[1] // 128)  # of those that multiply
-    assert plan.workspace.bytes_per_tile == 8 * per_thread * 128 * 4
     assert plan.programmatic
 
 
@@ -142,11 +134,10 @@ def test_the_plan_of_clusters(problem, cluster_k, ctas) -> None:
     assert dict(GEMV_TMA.build_spec(config, problem, H200).defines)["CLUSTER_K"] == cluster_k
 
 
-@pytest.mark.parametrize("partitions", [{"split_k": 3}, {"cluster_k": 4}], ids=str)
-def test_few_work_tiles_are_few_ctas(partitions) -> None:
+def test_few_work_tiles_are_few_ctas() -> None:
     problem = GemmProblem(2, 100, 4096)
-    plan = GEMV_TMA.plan(config_of(**partitions), problem, H200)
-    assert plan.grid.ctas(problem) == (7 * max(partitions.values()), 1, 1)
+    plan = GEMV_TMA.plan(config_of(cluster_k=4), problem, H200)
+    assert plan.grid.ctas(problem) == (7 * 4, 1, 1)
 
 
 def test_ctas_come_in_whole_clusters() -> None:
@@ -166,9 +157,8 @@ def test_ctas_come_in_whole_clusters() -> None:
         ({}, GemmProblem(1, 64, 64, dtype="float32"), H200, "not float32"),
         ({}, dataclasses.replace(DECODE, layout="nn"), H200, "layout nt, not nn"),
         ({}, dataclasses.replace(DECODE, k=4095), H200, "multiples of 16 bytes"),
-        ({}, SIXTEEN, H200, "458752 hold activations: take more k partitions"),
-        ({"cluster_k": 2}, SIXTEEN, H200, "229376 hold activations: take more k partitions"),
-        ({"split_k": 4}, SIXTEEN, H200, None),
+        ({}, SIXTEEN, H200, "458752 hold activations: take a larger cluster"),
+        ({"cluster_k": 2}, SIXTEEN, H200, "229376 hold activations: take a larger cluster"),
         ({"cluster_k": 4}, SIXTEEN, H200, None),
         ({"cluster_k": 3}, DECODE, H200, "cluster_k must be one of (1, 2, 4, 8)"),
         ({"warps": 16, "k_chunks": 4, "warp_tiles": 2}, DECODE, H200, "bytes of shared memory"),
@@ -183,10 +173,10 @@ def test_problems_and_budgets(changes, problem, device, reason) -> None:
     assert said is None if reason is None else reason in (said or "")
 
 
-def test_a_k_that_no_split_holds_is_unsupported() -> None:
-    """12 splits beside the smallest ring: 232448 - 16 - 2 * 8208 - 5120 - 1024 bytes hold 102 k chunks of
+def test_a_k_that_no_cluster_holds_is_unsupported() -> None:
+    """8 CTAs beside the smallest ring: 232448 - 2 * 8208 - 5120 - 2 * 1032 - 1024 bytes hold 101 k chunks of
     2048 and their 26 barriers, which leaves 768."""
-    longest = 12 * 102 * 64
+    longest = 8 * 101 * 64
     assert "gemv_tma" in families_for(GemmProblem(16, 4096, longest), H200)
     assert "gemv_tma" not in families_for(GemmProblem(16, 4096, longest + 64), H200)
     assert GEMV_TMA.heuristic_configs(GemmProblem(16, 4096, longest), H200)
@@ -217,3 +207,11 @@ def test_a_config_with_a_removed_knob_is_completed(removed) -> None:
     """The L2 treats weights alike whatever was stored: no value of these knobs won a race."""
     stored = Config.of("gemv_tma", BASE | removed)
     assert GEMV_TMA.completed(stored) == config_of()
+
+
+def test_a_config_that_split_k_stays_as_it_was() -> None:
+    """No config with splits won a race: the knob went, and one CTA a tile is what remains."""
+    assert GEMV_TMA.completed(Config.of("gemv_tma", BASE | {"split_k": 1})) == config_of()
+    split = Config.of("gemv_tma", BASE | {"split_k": 4})
+    assert GEMV_TMA.completed(split) == split
+    assert "exactly the knobs" in (GEMV_TMA.why_invalid(split, DECODE, H200) or "")

@@ -1,4 +1,4 @@
-"""What family gemv_tma searches and tries first: k partitions, rings, tiles."""
+"""What family gemv_tma searches and tries first: clusters, rings, tiles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gemv_tma_samples import DECODE, H200, INTEGERS, LARGE, QUERIES, SIXTEEN, kn
 
 from kernels.gemv_tma.config import Knobs
 from kernels.gemv_tma.family import GEMV_TMA
-from kernels.gemv_tma.heuristics import SEARCH_RULES, why_cluster, why_split
+from kernels.gemv_tma.heuristics import SEARCH_RULES, why_cluster
 from kernels.gemv_tma.layout import balance
 from tilewright import GemmProblem
 from tuner.search.points import valid_points
@@ -23,7 +23,6 @@ def with_k(problem: GemmProblem, k: int) -> GemmProblem:
     ("partitions", "expected"),
     [
         ({}, 1792 / (14 * 132)),  # 28672 rows are 1792 tiles, 13.6 a CTA: 14 rounds, the last not full
-        ({"split_k": 11}, 1792 * 11 / (150 * 132)),  # 149.3 rounds
         ({"cluster_k": 2}, 1792 * 2 / (28 * 132)),  # 66 clusters: 27.2 rounds
         ({"cluster_k": 4}, 1792 * 4 / (60 * 120)),  # 30 clusters: 59.7 rounds
         ({"cluster_k": 8}, 1792 * 8 / (120 * 120)),  # 15 clusters: 119.5 rounds
@@ -66,29 +65,6 @@ def test_clusters_are_tried_if_half_as_many_ctas_would_hold_28_kib(k, problem, w
 
 
 @pytest.mark.parametrize(
-    ("k", "problem", "reason"),
-    [
-        (Knobs(1, 4, 1), QUERIES, None),
-        # 41 tiles in clusters of 8 are 328 CTAs, 3 rounds of 120 and 0.91 of their time; 40 are 0.89.
-        (Knobs(1, 4, 1, 3), GemmProblem(16, 41 * 16, 4096), "keep the SMs busy"),
-        (Knobs(1, 4, 1, 3), GemmProblem(16, 40 * 16, 4096), None),
-        # Beside 49 k chunks of 2 KiB a cluster of 8 has 120.9 KiB left for its ring, beside 50 118.9.
-        (Knobs(1, 4, 1, 12), GemmProblem(16, 4096, 8 * 49 * 64), "hold the activations"),
-        (Knobs(1, 4, 1, 12), GemmProblem(16, 4096, 8 * 50 * 64), None),
-        # 32 tiles, which no cluster makes as even as 0.9; two stages are 2 KiB of k, or 4.
-        (Knobs(2, 8, 1, 4), INTEGERS, None),
-        (Knobs(2, 8, 2, 4), INTEGERS, "two stages"),
-        # 64 tiles: pairs are 128 CTAs.
-        (Knobs(1, 8, 1, 4), INTEGERS, "keep the SMs busy"),
-    ],
-    ids=str,
-)
-def test_splits_are_tried_where_no_cluster_does(k, problem, reason) -> None:
-    said = why_split(k, problem, H200)
-    assert said is None if reason is None else reason in (said or "")
-
-
-@pytest.mark.parametrize(
     ("k", "problem", "worth"),
     [
         # 28 k chunks of 128 bytes are 56 KiB of 16 rows, 112 of 32; in 4 CTAs 56 are 112 of 16.
@@ -102,7 +78,6 @@ def test_splits_are_tried_where_no_cluster_does(k, problem, reason) -> None:
         (Knobs(2, 8, 1, cluster_k=8), with_k(SIXTEEN, 8 * 14 * 64), False),
         # Without a cluster there is no such reduction.
         (Knobs(1, 8, 1), DECODE, True),
-        (Knobs(1, 8, 1, 12), SIXTEEN, True),
     ],
     ids=str,
 )
@@ -112,17 +87,17 @@ def test_clusters_are_tried_if_a_partition_is_60_kib_of_weights(k, problem, wort
 
 
 @pytest.mark.parametrize(
-    ("problem", "partitions"),
+    ("problem", "clusters"),
     [
-        (GemmProblem(1, 28672, 4096), {(1, 1)}),
-        (QUERIES, {(1, 1), (1, 2), (1, 4)}),  # in 8 CTAs 32 weight rows are 32 KiB
-        (SIXTEEN, {(1, 4), (1, 8)}),
+        (GemmProblem(1, 28672, 4096), {1}),
+        (QUERIES, {1, 2, 4}),  # in 8 CTAs 32 weight rows are 32 KiB
+        (SIXTEEN, {4, 8}),
     ],
     ids=str,
 )
-def test_searched_clusters_and_splits(problem, partitions) -> None:
+def test_searched_clusters(problem, clusters) -> None:
     searched = map(GEMV_TMA.at, valid_points(GEMV_TMA, problem, H200))
-    assert {(one["split_k"], one["cluster_k"]) for one in searched} == partitions
+    assert {one["cluster_k"] for one in searched} == clusters
 
 
 @pytest.mark.parametrize(
@@ -173,7 +148,7 @@ def test_heuristic_configs_take_the_smallest_cluster_that_leaves_room_for_a_ring
     problem, cluster_k, warp_tiles
 ) -> None:
     picked = knobs_of(problem)
-    assert {(one["split_k"], one["cluster_k"]) for one in picked} == {(1, cluster_k)}
+    assert {one["cluster_k"] for one in picked} == {cluster_k}
     assert [one["warp_tiles"] for one in picked] == warp_tiles
     assert {one["stages"] * GEMV_TMA.knobs_type(**one).stage_bytes for one in picked} == {128 << 10}
 
@@ -186,17 +161,10 @@ def test_a_device_too_small_for_the_largest_clusters_has_heuristic_configs() -> 
     assert all(GEMV_TMA.why_invalid(one, problem, part) is None for one in configs)
 
 
-def test_heuristic_configs_split_k_if_no_cluster_is_valid() -> None:
-    """32 tiles, 1 to 8 CTAs each: at best 256 in 3 rounds of 120. 4 splits are 128 CTAs on 132 SMs."""
-    partitions = {(one["split_k"], one["cluster_k"]) for one in knobs_of(INTEGERS) if one["warp_tiles"] == 2}
-    assert (4, 1) in partitions
-    # 30 tiles, with activations that are too small for a cluster: 4 splits are 120 CTAs, 2 where 4 would
-    # not leave each split two stages of 1024.
-    few = GemmProblem(1, 480, 4096)
-    assert {(one["warps"] * one["k_chunks"], one["split_k"]) for one in knobs_of(few)} >= {(8, 4), (16, 2)}
-    assert balance(Knobs(1, 8, 1, 4), few, H200) == pytest.approx(120 / 132)
-    # The longest k: no cluster holds the activations.
-    assert {one["split_k"] for one in knobs_of(GemmProblem(16, 4096, 12 * 102 * 64))} == {12}
+def test_heuristic_configs_take_the_most_even_cluster_if_none_keeps_the_sms_busy() -> None:
+    """32 tiles: in clusters of 4 128 CTAs in 2 rounds of 120 SMs, in pairs 64 CTAs on 132. 8 CTAs would hold
+    too little of the activations to pay."""
+    assert {one["cluster_k"] for one in knobs_of(INTEGERS) if one["warp_tiles"] == 2} == {4}
 
 
 def test_heuristic_configs_prefetch_what_the_l2_does_not_hold_anyway() -> None:
