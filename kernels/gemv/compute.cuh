@@ -8,7 +8,7 @@
 #include "common/ptx/mma.cuh"
 
 template <class T, bool MMA> struct Accumulator {
-    static constexpr int rows = cfg::weights_k_major ? cfg::vectors : cfg::vectors / 4 * cfg::vector_elements;
+    static constexpr int rows = cfg::weights_k_major ? cfg::vectors : cfg::vector_elements;
     ElementAccumulator value[rows][cfg::activation_rows] = {};
 
     __device__ __forceinline__ void multiply(const Vector (&w)[cfg::vectors], const ActivationVector (&x)[cfg::lane_rows]) {
@@ -19,8 +19,7 @@ template <class T, bool MMA> struct Accumulator {
             for (int r = 0; r < cfg::activation_rows; ++r) activation[r] = element(x[r].word, e);
 #pragma unroll
             for (int i = 0; i < rows; ++i) {
-                const ElementAccumulator weight = cfg::weights_k_major ? element(w[i].word, e)
-                                                  : element(w[i / cfg::vector_elements * 4 + e].word, i % cfg::vector_elements);
+                const ElementAccumulator weight = cfg::weights_k_major ? element(w[i].word, e) : element(w[e].word, i);
 #pragma unroll
                 for (int r = 0; r < cfg::activation_rows; ++r) value[i][r] += weight * activation[r];
             }
@@ -35,9 +34,7 @@ template <class T, bool MMA> struct Accumulator {
                 ElementAccumulator sum = value[i][r];
                 sum += __shfl_xor_sync(0xFFFFFFFF, sum, 1);
                 sum += __shfl_xor_sync(0xFFFFFFFF, sum, 2);
-                const int at = cfg::weights_k_major ? i * 8 + g
-                                                    : i / cfg::vector_elements * cfg::warp_tile + g * cfg::vector_elements +
-                                                          i % cfg::vector_elements;
+                const int at = cfg::weights_k_major ? i * 8 + g : g * cfg::vector_elements + i;
                 if (threadIdx.x % 4 == 0) partials[r * partial_stride + at] = sum;
             }
     }
@@ -46,7 +43,7 @@ template <class T, bool MMA> struct Accumulator {
 template <class T> struct Accumulator<T, true> {
     // mma tiles along the weight rows: of 8 rows if K-major, whose registers are operand B as loaded; else of 16 rows,
     // whose bytes are permuted into operand A.
-    static constexpr int mma_tiles = cfg::warp_tiles * (cfg::weights_k_major ? 2 : 4);
+    static constexpr int mma_tiles = cfg::weights_k_major ? 2 : 4;
     static constexpr int columns = cfg::weights_k_major ? 1 : cfg::mma_columns;
     ElementAccumulator value[mma_tiles][columns][4] = {};
 
@@ -66,7 +63,7 @@ template <class T> struct Accumulator<T, true> {
                 for (int e = 0; e < 4; ++e) {
                     const int activation = cfg::weights_k_major ? g + e / 2 * 8 : n * 8 + 2 * t + e % 2;
                     const int at = cfg::weights_k_major ? i * 8 + 2 * t + e % 2
-                                                        : i / 4 * cfg::warp_tile + g * cfg::vector_elements + i % 4 * 2 + e / 2;
+                                                        : g * cfg::vector_elements + i * 2 + e / 2;
                     if (activation < cfg::activation_rows) partials[activation * partial_stride + at] = value[i][n][e];
                 }
     }
@@ -85,16 +82,14 @@ private:
             }
         }
     }
-    // Elements 2j and 2j + 1 of a lane's vector become rows g and g + 8; neighbours in k share a register.
+    // Elements 2i and 2i + 1 of a lane's vector become rows g and g + 8; neighbours in k share a register.
     __device__ __forceinline__ void multiply_mn_major(const Vector (&w)[cfg::vectors],
                                                        const ActivationVector (&x)[cfg::lane_rows]) {
 #pragma unroll
         for (int i = 0; i < mma_tiles; ++i) {
-            const Vector* k = w + i / 4 * 4;
-            const int j = i % 4;
             const unsigned a[4] = {
-                __byte_perm(k[0].word[j], k[1].word[j], 0x5410), __byte_perm(k[0].word[j], k[1].word[j], 0x7632),
-                __byte_perm(k[2].word[j], k[3].word[j], 0x5410), __byte_perm(k[2].word[j], k[3].word[j], 0x7632)};
+                __byte_perm(w[0].word[i], w[1].word[i], 0x5410), __byte_perm(w[0].word[i], w[1].word[i], 0x7632),
+                __byte_perm(w[2].word[i], w[3].word[i], 0x5410), __byte_perm(w[2].word[i], w[3].word[i], 0x7632)};
 #pragma unroll
             for (int n = 0; n < columns; ++n) {
                 const unsigned b[2] = {x[n].word[0], x[n].word[1]};

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from kernels.common import cuda
 from kernels.gemv import layout, validity
 from kernels.gemv.config import Knobs
@@ -25,6 +27,7 @@ class Gemv(cuda.CudaFamily[Knobs]):
     knobs_type = Knobs
     rules = validity.RULES
     search_rules = SEARCH_RULES
+    removed = MappingProxyType({"warp_tiles": 1})
     why_unsupported = staticmethod(validity.why_unsupported)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:

@@ -18,28 +18,27 @@ _MOST_THREADS = 2048  # of an SM
 _BUSY_THREADS = 512  # of an SM, at 128 registers a thread
 _PREFETCHED_STAGES = 2
 
-# warp_tiles, warps_rows, warps_k, steps, stages, min_ctas_per_sm: 4 to 8 KiB of weights in flight a warp, 64
-# to 128 KiB an SM. The last ones are for types and alignments that need more registers.
+# warps_rows, warps_k, steps, stages, min_ctas_per_sm: 4 to 8 KiB of weights in flight a warp, 64 to 128 KiB
+# an SM. The last ones are for types and alignments that need more registers.
 _K_MAJOR = (
-    (1, 1, 8, 2, 2, 2),
-    (1, 2, 4, 4, 1, 2),
-    (1, 4, 2, 4, 2, 2),
-    (1, 1, 4, 4, 2, 4),
-    (2, 2, 4, 2, 1, 2),
-    (1, 1, 16, 4, 1, 1),
-    (1, 1, 4, 2, 2, 3),
-    (1, 1, 4, 2, 2, 2),
-    (1, 1, 4, 2, 1, 2),
-    (1, 1, 1, 1, 2, 1),
+    (1, 8, 2, 2, 2),
+    (2, 4, 4, 1, 2),
+    (4, 2, 4, 2, 2),
+    (1, 4, 4, 2, 4),
+    (1, 16, 4, 1, 1),
+    (1, 4, 2, 2, 3),
+    (1, 4, 2, 2, 2),
+    (1, 4, 2, 1, 2),
+    (1, 1, 1, 2, 1),
 )
 _MN_MAJOR = (
-    (1, 2, 4, 1, 3, 1),
-    (1, 2, 2, 1, 3, 3),
-    (1, 1, 4, 2, 2, 2),
-    (1, 4, 1, 1, 4, 2),
-    (1, 1, 4, 2, 1, 2),
-    (1, 1, 4, 1, 1, 1),
-    (1, 1, 1, 1, 1, 1),
+    (2, 4, 1, 3, 1),
+    (2, 2, 1, 3, 3),
+    (1, 4, 2, 2, 2),
+    (4, 1, 1, 4, 2),
+    (1, 4, 2, 1, 2),
+    (1, 4, 1, 1, 1),
+    (1, 1, 1, 1, 1),
 )
 
 
@@ -99,7 +98,7 @@ def _why_loads(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 def _why_oversized(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     shape = GemvShape.of(p)
-    if c.warp_tiles * c.warps_rows > 1 and tile_weight_rows(c, shape) >= 2 * shape.weight_rows:
+    if c.warps_rows > 1 and tile_weight_rows(c, shape) >= 2 * shape.weight_rows:
         return "more than half of the tile would lie outside D"
     return None
 
@@ -141,13 +140,12 @@ def _weight_tiles(c: Knobs, p: GemmProblem) -> int:
     return -(-shape.weight_rows // tile_weight_rows(c, shape)) * p.batch
 
 
-_TILE = ("warp_tiles", "warps_rows")
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("math",), _why_fma),
-    Rule(("warp_tiles", "steps", "stages"), _why_loads),
-    Rule(_TILE, _why_oversized),
+    Rule(("steps", "stages"), _why_loads),
+    Rule(("warps_rows",), _why_oversized),
     Rule(("warps_k", "steps"), _why_idle_warps),
-    Rule((*_TILE, "warps_k", "steps", "split_k"), _why_split),
-    Rule((*_TILE, "warps_k", "split_k", "min_ctas_per_sm"), _why_min_ctas),
+    Rule(("warps_rows", "warps_k", "steps", "split_k"), _why_split),
+    Rule(("warps_rows", "warps_k", "split_k", "min_ctas_per_sm"), _why_min_ctas),
     Rule(("prefetch",), _why_prefetch),
 )

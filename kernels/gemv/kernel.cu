@@ -11,7 +11,7 @@
 //
 // Compiles as it lies here:  nvcc -cubin -arch=sm_80 -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0
 //   -DB_TRANSPOSED=1 -DTILE_M=1 -DTILE_N=32 -DTILE_K=128 -DRASTER=0 -DRASTER_SNAKE=0 -DSWIZZLE_SIZE=1 -DSPLIT_K=1
-//   -DALIGN_D=16 -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DWEIGHTS_A=0 -DMATH=1 -DWARP_TILES=1 -DWARPS_ROWS=2
+//   -DALIGN_D=16 -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DWEIGHTS_A=0 -DMATH=1 -DWARPS_ROWS=2
 //   -DWARPS_K=4 -DSTEPS=4 -DSTAGES=2 -DMIN_CTAS_PER_SM=1 -DALIGN_WEIGHTS=16
 //   -DALIGN_ACTIVATIONS=16 -DPREFETCH=0 -DRELEASE=0 gemv/kernel.cu
 #include "common/ptx/control.cuh"
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, cfg::min_ctas_per_sm)
     a += batch * stride_a, b += batch * stride_b;
 
     const int warp = threadIdx.x / 32, warp_k = warp / cfg::warps_rows;
-    const int warp_row = warp % cfg::warps_rows * cfg::warp_tiles * cfg::warp_tile;
+    const int warp_row = warp % cfg::warps_rows * cfg::warp_tile;
     const int k0 = split_start(k, blockIdx.y) + warp_k * cfg::tile_k, k_end = split_start(k, blockIdx.y + 1);
     WarpAccumulator accumulator;
     if constexpr (cfg::prefetch > 0)

@@ -11,7 +11,7 @@ from tilewright.schema.problem import GemmProblem
 
 def tile_weight_rows(config: Knobs, shape: GemvShape) -> int:
     """Rows of weights in a tile."""
-    return (16 if shape.k_major else 8 * shape.vector) * config.warp_tiles * config.warps_rows
+    return (16 if shape.k_major else 8 * shape.vector) * config.warps_rows
 
 
 def tile_activation_rows(config: Knobs, shape: GemvShape) -> int:
@@ -27,7 +27,7 @@ def stage_k(config: Knobs, shape: GemvShape) -> int:
 
 def loads_in_flight(config: Knobs, shape: GemvShape) -> int:
     """16-byte loads of weights that a lane has in flight."""
-    return config.stages * config.steps * config.warp_tiles * (2 if shape.k_major else 4)
+    return config.stages * config.steps * (2 if shape.k_major else 4)
 
 
 def grid(config: Knobs, shape: GemvShape) -> Grid:
@@ -62,7 +62,7 @@ def register_estimate(config: Knobs, problem: GemmProblem, arch: str) -> int:
     loads = loads_in_flight(config, shape)
     # Unless the weights are K-major, and even more with fma, the compiler keeps some words twice.
     words = 7 if config.math == "fma" else 4 if shape.k_major else 5
-    held = words * loads + (4 * config.warp_tiles if shape.k_major else 2)
+    held = words * loads + (4 if shape.k_major else 2)
     math = (_mma_registers if config.math == "mma" else _fma_registers)(config, shape, problem)
     # Narrow loads are assembled in registers of their own, and so is one stage of transposed words.
     narrow = problem.stride_alignment(shape.weights) < 16
@@ -80,7 +80,7 @@ def early_registers(config: Knobs, problem: GemmProblem, arch: str) -> int:
     if _unpacks(config, problem, arch) or config.stages > 2:
         return 16
     shape = GemvShape.of(problem)
-    few = config.math == "mma" and config.warp_tiles == 1 and tile_activation_rows(config, shape) <= 8
+    few = config.math == "mma" and tile_activation_rows(config, shape) <= 8
     return 4 if few else 8
 
 
@@ -97,12 +97,12 @@ def _activations_k_major(problem: GemmProblem, shape: GemvShape) -> bool:
 def _mma_registers(config: Knobs, shape: GemvShape, _problem: GemmProblem) -> int:
     columns = -(-tile_activation_rows(config, shape) // 8)
     activations = min(4, config.steps * columns) * (4 if shape.k_major else 2)
-    accumulators = config.warp_tiles * (8 if shape.k_major else 16 * columns)
+    accumulators = 8 if shape.k_major else 16 * columns
     return accumulators + activations + (_K_MAJOR_REGISTERS if shape.k_major else _MN_MAJOR_REGISTERS)
 
 
 def _fma_registers(config: Knobs, shape: GemvShape, problem: GemmProblem) -> int:
     words, rows = cuda.accumulator_bytes(problem) // 4, tile_activation_rows(config, shape)
     activations = rows * ((4 if shape.k_major else problem.dtype.size) + 2 + words)
-    accumulators = rows * words * config.warp_tiles * (2 if shape.k_major else shape.vector)
+    accumulators = rows * words * (2 if shape.k_major else shape.vector)
     return accumulators * 3 // 2 + activations + _FMA_REGISTERS

@@ -1,6 +1,6 @@
 // Global memory to registers, laid out so that a lane's loads are its mma fragments. With g = lane / 4 and t = lane % 4,
 // a lane holds in one step
-//   weights K-major    16-byte vector t of a 64-byte step, of rows g and g + 8 of each warp tile
+//   weights K-major    16-byte vector t of a 64-byte step, of rows g and g + 8
 //   else               vector g of the weight rows, at 4t .. 4t + 3 of a step of 16 k
 // and the same k of the activations. Both operands permute k within a step alike, which leaves the products unchanged.
 #pragma once
@@ -92,9 +92,7 @@ private:
     __device__ __forceinline__ void next_rows(Vector (&x)[cfg::vectors], int rows) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-#pragma unroll
-            for (int i = 0; i < cfg::warp_tiles; ++i)
-                load_vector(x[i * 4 + j], from[0] + i * cfg::warp_tile, j < rows ? inside - i * cfg::warp_tile : 0);
+            load_vector(x[j], from[0], j < rows ? inside : 0);
             from[0] += ld;
         }
     }

@@ -73,12 +73,12 @@ def _why_early_registers(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return cuda.why_registers(register_estimate(c, p, d.arch) + extra, c.threads, c.min_ctas_per_sm)
 
 
-_HELD = ("math", "warp_tiles", "warps_rows", "warps_k", "steps", "stages", "min_ctas_per_sm")
+_HELD = ("math", "warps_rows", "warps_k", "steps", "stages", "min_ctas_per_sm")
 RULES: tuple[Rule[Knobs], ...] = (
     # NOTE: the source asserts types and layouts, the assembler knows the architectures.
     Rule(("math",), _why_math),
     Rule(("warps_rows", "warps_k"), _why_threads),
-    Rule(("math", "warp_tiles", "warps_rows", "warps_k"), _why_smem),
+    Rule(("math", "warps_rows", "warps_k"), _why_smem),
     Rule(_HELD, _why_registers, compiled=False),
     Rule(("prefetch", "release"), _why_early, compiled=False),
     Rule((*_HELD, "prefetch", "release"), _why_early_registers, compiled=False),

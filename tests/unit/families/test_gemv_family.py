@@ -57,10 +57,10 @@ def test_the_longer_operand_is_the_weights(problem, weights, k_major, rows) -> N
 def test_tiles() -> None:
     """Of K-major weights a warp tile is 16 rows and a step 64 bytes of k; of others 128 bytes and 16 of k."""
     k_major, mn_major = GemvShape.of(DECODE), GemvShape.of(MN_MAJOR)
-    one = config_of(warp_tiles=2, steps=4)
+    one = config_of(warps_rows=4, steps=4)
     for shape, rows, k, loads in (
-        (k_major, 2 * 2 * 16, 4 * 32, 4 * 2 * 4),
-        (mn_major, 2 * 2 * 64, 64, 8 * 2 * 4),
+        (k_major, 4 * 16, 4 * 32, 2 * 2 * 4),
+        (mn_major, 4 * 64, 64, 4 * 2 * 4),
     ):
         found = layout.tile_weight_rows(one, shape), layout.stage_k(one, shape)
         assert (*found, layout.loads_in_flight(one, shape)) == (rows, k, loads)
@@ -88,7 +88,7 @@ def test_the_grid_covers_d_and_the_workspace_every_partial(problem) -> None:
     ("problem", "changes", "expected"),
     [
         (DECODE, {}, 4 * 1 * (32 + 4) * 4),
-        (SIXTEEN, {"warp_tiles": 4}, 4 * 16 * (128 + 4) * 4),
+        (SIXTEEN, {"warps_rows": 4}, 4 * 16 * (64 + 4) * 4),
         (MN_MAJOR, {"warps_k": 2}, 2 * 16 * (128 + 4) * 4),
         (GemmProblem(2, 64, 64, dtype="float64"), {"math": "fma"}, 4 * 2 * (32 + 4) * 8),
     ],
@@ -112,7 +112,7 @@ def test_shared_memory_is_what_the_cubin_has(problem, changes, expected) -> None
         ({}, GemmProblem(1, 64, 64, dtype="int8", layout="nn"), "sm_90", "16-bit types only"),
         ({}, GemmProblem(1, 64, 64, dtype="float8_e4m3fn"), "sm_86", "sm_86 has no mma"),
         ({"warps_rows": 8, "warps_k": 8}, DECODE, "sm_90", "2048 threads"),
-        ({"warp_tiles": 4, "warps_rows": 8}, SIXTEEN, "sm_90", "bytes of shared memory"),
+        ({"warps_rows": 8, "warps_k": 2}, MN_MAJOR, "sm_90", "bytes of shared memory"),
         ({"min_ctas_per_sm": 8}, DECODE, "sm_90", "registers a thread"),
         ({"steps": 8, "stages": 4}, DECODE, "sm_90", "loads of 16 bytes in flight"),
         ({}, DECODE, "sm_80", None),
@@ -182,13 +182,21 @@ def test_narrow_strides_take_narrow_loads() -> None:
     [
         *({"weight_cache": x} for x in ("plain", "no_allocate", "evict_first")),
         *({"l2_fetch": x} for x in (0, 128, 256)),
+        {"warp_tiles": 1},
     ],
     ids=str,
 )
 def test_a_config_with_a_removed_knob_is_completed(removed) -> None:
-    """Weights pass the caches alike whatever was stored: no value of these knobs won a race."""
+    """Whatever was stored of weights and caches, no value won a race; a warp has one tile of weights."""
     stored = Config.of("gemv", BASE | removed)
     assert GEMV.completed(stored) == Config.of("gemv", BASE)
+
+
+@pytest.mark.parametrize("gone", [{"warp_tiles": 2}, {"warp_tiles": 4}], ids=str)
+def test_a_config_whose_kernel_is_gone_stays_as_it_was(gone) -> None:
+    stored = Config.of("gemv", BASE | gone)
+    assert GEMV.completed(stored) == stored
+    assert "exactly the knobs" in (why(gone) or "")
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
