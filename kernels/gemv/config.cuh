@@ -2,7 +2,7 @@
 // activations the one with few. An operand is K-major if its rows run along k.
 //   WEIGHTS_A         1: the weights are A (N is small), 0: they are B (M is small)
 //   MATH              0 fma, 1 mma
-//   WARPS_ROWS, WARPS_K   warps of a CTA along the weight rows, 16 each if K-major, else 128 bytes of rows, and along k
+//   WARPS_K           warps of a CTA, all along k
 //   STEPS             k steps of a stage; a step is 64 bytes of k if the weights are K-major, else 16 k
 //   STAGES            stages that a warp has in flight or in registers; TILE_K is the k of one
 //   MIN_CTAS_PER_SM   CTAs an SM must hold: the register budget
@@ -18,15 +18,14 @@ constexpr bool weights_are_a = WEIGHTS_A, mma = MATH == 1;
 constexpr bool weights_k_major = weights_are_a ? !a_transposed : b_transposed;
 constexpr bool activations_k_major = weights_are_a ? b_transposed : !a_transposed;
 constexpr int weight_rows = weights_are_a ? tile_m : tile_n, activation_rows = weights_are_a ? tile_n : tile_m; // of a tile
-constexpr int warps_rows = WARPS_ROWS, warps_k = WARPS_K, steps = STEPS, stages = STAGES;
+constexpr int warps_k = WARPS_K, steps = STEPS, stages = STAGES;
 constexpr int min_ctas_per_sm = MIN_CTAS_PER_SM;
-constexpr int threads = 32 * warps_rows * warps_k;
+constexpr int threads = 32 * warps_k;
 constexpr int align_weights = ALIGN_WEIGHTS, align_activations = ALIGN_ACTIVATIONS;
 constexpr int prefetch = PREFETCH;
 constexpr bool release_late = RELEASE;
 
 constexpr int size = sizeof(In), vector_elements = 16 / size;
-constexpr int warp_tile = weights_k_major ? 16 : 8 * vector_elements; // weight rows
 constexpr int step_k = weights_k_major ? 4 * vector_elements : 16;
 constexpr int stage_distance = warps_k * tile_k;              // the warps along k take stages in turn
 constexpr int vectors = weights_k_major ? 2 : 4;              // 16-byte loads of a lane in a step
@@ -42,10 +41,11 @@ static_assert(MATH == 0 || MATH == 1, "MATH is 0 (fma) or 1 (mma)");
 static_assert(PREFETCH >= 0 && PREFETCH <= 16, "PREFETCH is in 0 .. 16");
 static_assert(PREFETCH == 0 || cfg::align_weights == 16, "PREFETCH needs rows of whole 16 bytes");
 static_assert(RELEASE == 0 || RELEASE == 1, "RELEASE is 0 or 1");
-static_assert(cfg::weight_rows == cfg::warp_tile * cfg::warps_rows, "the warp tiles fill the CTA's tile");
+static_assert(cfg::weight_rows == (cfg::weights_k_major ? 16 : 8 * cfg::vector_elements),
+              "a tile has 16 weight rows if K-major, else 128 bytes of rows");
 static_assert(cfg::tile_k == cfg::steps * cfg::step_k, "TILE_K is the k of a stage");
 static_assert(cfg::activation_rows >= 1 && cfg::activation_rows <= 16, "a tile has 1 to 16 activation rows");
-static_assert(cfg::threads >= 32 && cfg::threads <= 1024, "a CTA has 1 to 32 warps");
+static_assert(cfg::warps_k >= 1 && cfg::warps_k <= 16, "a CTA has 1 to 16 warps");
 static_assert(!cfg::mma || cfg::weights_k_major || cfg::size == 2, "mma takes weights that are not K-major in 16-bit types only");
 static_assert(!cfg::mma || cfg::size < 8, "mma is for types of up to 4 bytes");
 static_assert(cfg::warps_k * cfg::activation_rows * (cfg::weight_rows + 4) * int(sizeof(ElementAccumulator)) <= 48 << 10,

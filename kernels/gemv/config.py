@@ -16,13 +16,7 @@ class Knobs:
     """A config of family ``gemv``."""
 
     math: str = knob("mma", MATHS, "units that multiply: FMA units or tensor cores")
-    warps_rows: int = knob(
-        2,
-        (1, 2, 4, 8),
-        "warps along the rows of the weights: 16 each if those are K-major, else 128 bytes of rows",
-        was="warps_wide",
-    )
-    warps_k: int = knob(4, (1, 2, 4, 8, 16), "warps along k, which take stages in turn")
+    warps_k: int = knob(4, (1, 2, 4, 8, 16), "warps of a CTA, all along k, which take stages in turn")
     steps: int = knob(
         2, (1, 2, 4, 8), "k steps of a stage: 64 bytes of each row if the weights are K-major, else 16 of k"
     )
@@ -50,4 +44,4 @@ class Knobs:
     @property
     def threads(self) -> int:
         """Threads of a CTA."""
-        return 32 * self.warps_rows * self.warps_k
+        return 32 * self.warps_k

@@ -27,7 +27,7 @@ class Gemv(cuda.CudaFamily[Knobs]):
     knobs_type = Knobs
     rules = validity.RULES
     search_rules = SEARCH_RULES
-    removed = MappingProxyType({"warp_tiles": 1})
+    removed = MappingProxyType({"warp_tiles": 1, "warps_rows": 1, "warps_wide": 1})
     why_unsupported = staticmethod(validity.why_unsupported)
 
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:

@@ -18,27 +18,27 @@ _MOST_THREADS = 2048  # of an SM
 _BUSY_THREADS = 512  # of an SM, at 128 registers a thread
 _PREFETCHED_STAGES = 2
 
-# warps_rows, warps_k, steps, stages, min_ctas_per_sm: 4 to 8 KiB of weights in flight a warp, 64 to 128 KiB
+# warps_k, steps, stages, min_ctas_per_sm: 4 to 8 KiB of weights in flight a warp, 64 to 128 KiB
 # an SM. The last ones are for types and alignments that need more registers.
 _K_MAJOR = (
-    (1, 8, 2, 2, 2),
-    (2, 4, 4, 1, 2),
-    (4, 2, 4, 2, 2),
-    (1, 4, 4, 2, 4),
-    (1, 16, 4, 1, 1),
-    (1, 4, 2, 2, 3),
-    (1, 4, 2, 2, 2),
-    (1, 4, 2, 1, 2),
-    (1, 1, 1, 2, 1),
+    (8, 2, 2, 2),
+    (4, 4, 1, 2),
+    (8, 4, 1, 2),
+    (4, 4, 2, 4),
+    (16, 4, 1, 1),
+    (4, 2, 2, 3),
+    (4, 2, 2, 2),
+    (4, 2, 1, 2),
+    (1, 1, 2, 1),
 )
 _MN_MAJOR = (
-    (2, 4, 1, 3, 1),
-    (2, 2, 1, 3, 3),
-    (1, 4, 2, 2, 2),
-    (4, 1, 1, 4, 2),
-    (1, 4, 2, 1, 2),
-    (1, 4, 1, 1, 1),
-    (1, 1, 1, 1, 1),
+    (8, 1, 3, 1),
+    (4, 1, 3, 3),
+    (4, 2, 2, 2),
+    (4, 1, 4, 2),
+    (4, 2, 1, 2),
+    (4, 1, 1, 1),
+    (1, 1, 1, 1),
 )
 
 
@@ -96,13 +96,6 @@ def _why_loads(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def _why_oversized(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    shape = GemvShape.of(p)
-    if c.warps_rows > 1 and tile_weight_rows(c, shape) >= 2 * shape.weight_rows:
-        return "more than half of the tile would lie outside D"
-    return None
-
-
 def _why_idle_warps(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if c.warps_k > 1 and p.k <= (c.warps_k // 2) * stage_k(c, GemvShape.of(p)):
         return "half of the warps along k would have no stage"
@@ -113,7 +106,7 @@ def _why_split(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     if c.split_k == 1:
         return None
     shape = GemvShape.of(p)
-    if _weight_tiles(c, p) * (c.split_k - 1) * c.threads >= d.sm_count * _MOST_THREADS:
+    if _weight_tiles(p) * (c.split_k - 1) * c.threads >= d.sm_count * _MOST_THREADS:
         return "split-K pays only if the tiles alone do not fill the SMs"
     if p.k < c.split_k * c.warps_k * stage_k(c, shape):
         return "every warp of every split needs a stage"
@@ -121,7 +114,7 @@ def _why_split(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 
 def _why_min_ctas(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    ctas = _weight_tiles(c, p) * c.split_k
+    ctas = _weight_tiles(p) * c.split_k
     if c.min_ctas_per_sm > 1 and ctas <= d.sm_count * (c.min_ctas_per_sm - 1):
         return f"{ctas} CTAs never put {c.min_ctas_per_sm} on an SM"
     if c.min_ctas_per_sm > 1 and c.min_ctas_per_sm * c.threads > _MOST_THREADS:
@@ -135,17 +128,16 @@ def _why_prefetch(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None
 
 
-def _weight_tiles(c: Knobs, p: GemmProblem) -> int:
+def _weight_tiles(p: GemmProblem) -> int:
     shape = GemvShape.of(p)
-    return -(-shape.weight_rows // tile_weight_rows(c, shape)) * p.batch
+    return -(-shape.weight_rows // tile_weight_rows(shape)) * p.batch
 
 
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("math",), _why_fma),
     Rule(("steps", "stages"), _why_loads),
-    Rule(("warps_rows",), _why_oversized),
     Rule(("warps_k", "steps"), _why_idle_warps),
-    Rule(("warps_rows", "warps_k", "steps", "split_k"), _why_split),
-    Rule(("warps_rows", "warps_k", "split_k", "min_ctas_per_sm"), _why_min_ctas),
+    Rule(("warps_k", "steps", "split_k"), _why_split),
+    Rule(("warps_k", "split_k", "min_ctas_per_sm"), _why_min_ctas),
     Rule(("prefetch",), _why_prefetch),
 )

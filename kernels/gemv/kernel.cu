@@ -2,16 +2,16 @@
 // memory straight to registers in 16-byte loads, several of them in flight; no lane waits for another before the
 // accumulators are complete.
 //
-// Tiles: a CTA computes TILE_M x TILE_N of D, at most 16 activation rows. Its warps split the tile along the weight rows
-// and, in turn, along k; split-K splits k among CTAs. A warp holds STAGES x STEPS steps of k in registers: while it
+// Tiles: a CTA computes TILE_M x TILE_N of D, at most 16 activation rows and 16 weight rows, or 128 bytes of them if they
+// are not K-major. Its warps take stages of k in turn; split-K splits k among CTAs. A warp holds STAGES x STEPS steps of k in registers: while it
 // multiplies one stage, the loads of the others are in flight. The activations, the small operand, are read through the L1.
 // blockIdx = (tile, split, batch). In order of execution: load.cuh, compute.cuh, gemv/epilogue.cuh.
 // Shared memory: the partials of all warps, WARPS_K x activation rows x (weight rows + 4). Static.
 // Minimum sm_80; mma of 8-bit floats sm_89. Any layout, alignment and size. Does not accumulate in f16.
 //
 // Compiles as it lies here:  nvcc -cubin -arch=sm_80 -I. -DIN_TYPE=f16 -DOUT_TYPE=f16 -DA_TRANSPOSED=0
-//   -DB_TRANSPOSED=1 -DTILE_M=1 -DTILE_N=32 -DTILE_K=128 -DRASTER=0 -DRASTER_SNAKE=0 -DSWIZZLE_SIZE=1 -DSPLIT_K=1
-//   -DALIGN_D=16 -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DWEIGHTS_A=0 -DMATH=1 -DWARPS_ROWS=2
+//   -DB_TRANSPOSED=1 -DTILE_M=1 -DTILE_N=16 -DTILE_K=128 -DRASTER=0 -DRASTER_SNAKE=0 -DSWIZZLE_SIZE=1 -DSPLIT_K=1
+//   -DALIGN_D=16 -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DWEIGHTS_A=0 -DMATH=1
 //   -DWARPS_K=4 -DSTEPS=4 -DSTAGES=2 -DMIN_CTAS_PER_SM=1 -DALIGN_WEIGHTS=16
 //   -DALIGN_ACTIVATIONS=16 -DPREFETCH=0 -DRELEASE=0 gemv/kernel.cu
 #include "common/ptx/control.cuh"
@@ -68,23 +68,22 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, cfg::min_ctas_per_sm)
     const long long batch = blockIdx.z;
     a += batch * stride_a, b += batch * stride_b;
 
-    const int warp = threadIdx.x / 32, warp_k = warp / cfg::warps_rows;
-    const int warp_row = warp % cfg::warps_rows * cfg::warp_tile;
-    const int k0 = split_start(k, blockIdx.y) + warp_k * cfg::tile_k, k_end = split_start(k, blockIdx.y + 1);
+    const int warp = threadIdx.x / 32;
+    const int k0 = split_start(k, blockIdx.y) + warp * cfg::tile_k, k_end = split_start(k, blockIdx.y + 1);
     WarpAccumulator accumulator;
     if constexpr (cfg::prefetch > 0)
         prefetch_weights(cfg::weights_are_a ? a : b, cfg::weights_are_a ? lda : ldb, weight_row0, cfg::weights_are_a ? m : n,
                          split_start(k, blockIdx.y), split_start(k, blockIdx.y + 1));
     await_previous_kernel();
     run_stages(accumulator,
-               cfg::weights_are_a ? Weights(a, lda, weight_row0 + warp_row, m, k0, k_end)
-                                  : Weights(b, ldb, weight_row0 + warp_row, n, k0, k_end),
+               cfg::weights_are_a ? Weights(a, lda, weight_row0, m, k0, k_end)
+                                  : Weights(b, ldb, weight_row0, n, k0, k_end),
                cfg::weights_are_a ? Activations(b, ldb, activation_row0, n, k0, k_end)
                                   : Activations(a, lda, activation_row0, m, k0, k_end),
                k_end - k0);
     if constexpr (cfg::release_late) release_next_kernel();
     __shared__ ElementAccumulator smem[cfg::warps_k * cfg::activation_rows * partial_stride];
-    accumulator.store(smem + warp_k * cfg::activation_rows * partial_stride + warp_row);
+    accumulator.store(smem + warp * cfg::activation_rows * partial_stride);
     __syncthreads();
 
     d += batch * stride_d;

@@ -9,9 +9,9 @@ from tilewright.artifact import Grid, Workspace
 from tilewright.schema.problem import GemmProblem
 
 
-def tile_weight_rows(config: Knobs, shape: GemvShape) -> int:
+def tile_weight_rows(shape: GemvShape) -> int:
     """Rows of weights in a tile."""
-    return (16 if shape.k_major else 8 * shape.vector) * config.warps_rows
+    return 16 if shape.k_major else 8 * shape.vector
 
 
 def tile_activation_rows(config: Knobs, shape: GemvShape) -> int:
@@ -32,7 +32,7 @@ def loads_in_flight(config: Knobs, shape: GemvShape) -> int:
 
 def grid(config: Knobs, shape: GemvShape) -> Grid:
     """One CTA a tile and split."""
-    rows, few = tile_weight_rows(config, shape), tile_activation_rows(config, shape)
+    rows, few = tile_weight_rows(shape), tile_activation_rows(config, shape)
     return Grid(rows, few, config.split_k) if shape.weights == "a" else Grid(few, rows, config.split_k)
 
 
@@ -45,7 +45,7 @@ def workspace(config: Knobs, problem: GemmProblem) -> Workspace:
 def smem_bytes(config: Knobs, problem: GemmProblem) -> int:
     """Static shared memory in bytes: the partials of every warp, with 4 words of padding a row."""
     shape = GemvShape.of(problem)
-    row = (tile_weight_rows(config, shape) + 4) * cuda.accumulator_bytes(problem)
+    row = (tile_weight_rows(shape) + 4) * cuda.accumulator_bytes(problem)
     return config.warps_k * tile_activation_rows(config, shape) * row
 
 

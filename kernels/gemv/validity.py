@@ -40,10 +40,6 @@ def _why_math(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return why_no_mma(GemvShape.of(p), d) if c.math == "mma" else None
 
 
-def _why_threads(c: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
-    return f"{c.threads} threads in a CTA, at most 1024" if c.threads > 1024 else None
-
-
 def _why_smem(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     used = smem_bytes(c, p)
     if used > _STATIC_SMEM:
@@ -73,12 +69,11 @@ def _why_early_registers(c: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return cuda.why_registers(register_estimate(c, p, d.arch) + extra, c.threads, c.min_ctas_per_sm)
 
 
-_HELD = ("math", "warps_rows", "warps_k", "steps", "stages", "min_ctas_per_sm")
+_HELD = ("math", "warps_k", "steps", "stages", "min_ctas_per_sm")
 RULES: tuple[Rule[Knobs], ...] = (
     # NOTE: the source asserts types and layouts, the assembler knows the architectures.
     Rule(("math",), _why_math),
-    Rule(("warps_rows", "warps_k"), _why_threads),
-    Rule(("math", "warps_rows", "warps_k"), _why_smem),
+    Rule(("math", "warps_k"), _why_smem),
     Rule(_HELD, _why_registers, compiled=False),
     Rule(("prefetch", "release"), _why_early, compiled=False),
     Rule((*_HELD, "prefetch", "release"), _why_early_registers, compiled=False),

@@ -170,7 +170,7 @@ FAULTS = (
         FEW,
         SPLIT,
     ),
-    Fault("gemv", "gemv/kernel.cu", "warp % cfg::warps_rows * cfg::warp_tile", "cfg::warp_tile", FEW),
+    Fault("gemv", "gemv/kernel.cu", "+ warp * cfg::tile_k,", "+ warp / 2 * cfg::tile_k,", FEW),
     Fault(
         "gemv", "gemv/load.cuh", "min(row0 + g + 8 * i, extent - 1)", "min(row0 + g + 4 * i, extent - 1)", FEW
     ),

@@ -224,9 +224,9 @@ def test_winners_answer_in_the_words_of_today(store: Store) -> None:
         (one,) = best.exact(session, H200, ONE_ROW)
         (square,) = best.exact(session, H200, SQUARE)
         assert neighbours.first_tries(session, H100, ONE_ROW)
-    assert (few.best.config.family, few.best.config["warps_rows"], few.best.config["stages"]) == (
+    assert (few.best.config.family, few.best.config["steps"], few.best.config["stages"]) == (
         "gemv",
-        1,
+        2,
         2,
     )
     assert (one.best.config.family, one.best.config["k_chunks"]) == ("gemv_tma", 2)

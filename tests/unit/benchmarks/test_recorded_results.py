@@ -19,7 +19,11 @@ from tuner.replay.formats import from_t4, read_space, to_t4
 SPACES = sorted((RESULTS.parent / "spaces").glob("*.t4.json.gz"))
 FILES = sorted(RESULTS.glob("*.json"))
 # Knobs that recorded files have and their family of today lacks.
-NOT_TODAY = {"wgmma": {"in_flight", "l2_promotion"}, "gemv_tma": {"split_k"}, "gemv": {"warp_tiles"}}
+NOT_TODAY = {
+    "wgmma": {"in_flight", "l2_promotion"},
+    "gemv_tma": {"split_k"},
+    "gemv": {"warp_tiles", "warps_rows"},
+}
 _TEXT = re.compile(r"\b(\w+)\((\w+=[^()]*)\)")
 
 

@@ -55,14 +55,11 @@ def test_the_longer_operand_is_the_weights(problem, weights, k_major, rows) -> N
 
 
 def test_tiles() -> None:
-    """Of K-major weights a warp tile is 16 rows and a step 64 bytes of k; of others 128 bytes and 16 of k."""
+    """Of K-major weights a tile is 16 rows and a step 64 bytes of k; of others 128 bytes and 16 of k."""
     k_major, mn_major = GemvShape.of(DECODE), GemvShape.of(MN_MAJOR)
-    one = config_of(warps_rows=4, steps=4)
-    for shape, rows, k, loads in (
-        (k_major, 4 * 16, 4 * 32, 2 * 2 * 4),
-        (mn_major, 4 * 64, 64, 4 * 2 * 4),
-    ):
-        found = layout.tile_weight_rows(one, shape), layout.stage_k(one, shape)
+    one = config_of(steps=4)
+    for shape, rows, k, loads in ((k_major, 16, 4 * 32, 2 * 2 * 4), (mn_major, 64, 64, 4 * 2 * 4)):
+        found = layout.tile_weight_rows(shape), layout.stage_k(one, shape)
         assert (*found, layout.loads_in_flight(one, shape)) == (rows, k, loads)
     fma = config_of(math="fma")
     assert layout.tile_activation_rows(one, mn_major) == 16
@@ -76,10 +73,10 @@ def test_the_grid_covers_d_and_the_workspace_every_partial(problem) -> None:
     config = Config.of("gemv", BASE | {"split_k": 3})
     plan = GEMV.plan(config, problem, HOPPER)
     rows, few = max(problem.m, problem.n), min(problem.m, problem.n)
-    assert plan.grid.ctas(problem) == (-(-rows // 32), 3, 1)
-    # 32 weight rows by 1, or 8: partials of a tile in whole rounds of 256 threads, for each of 3 splits.
-    assert plan.workspace.bytes_per_tile == 3 * 256 * 4
-    assert plan.block == (256, 1, 1)
+    assert plan.grid.ctas(problem) == (-(-rows // 16), 3, 1)
+    # 16 weight rows by 1, or 8: partials of a tile in whole rounds of 128 threads, for each of 3 splits.
+    assert plan.workspace.bytes_per_tile == 3 * 128 * 4
+    assert plan.block == (128, 1, 1)
     assert plan.dynamic_smem == 0
     assert few <= 8
 
@@ -87,10 +84,10 @@ def test_the_grid_covers_d_and_the_workspace_every_partial(problem) -> None:
 @pytest.mark.parametrize(
     ("problem", "changes", "expected"),
     [
-        (DECODE, {}, 4 * 1 * (32 + 4) * 4),
-        (SIXTEEN, {"warps_rows": 4}, 4 * 16 * (64 + 4) * 4),
-        (MN_MAJOR, {"warps_k": 2}, 2 * 16 * (128 + 4) * 4),
-        (GemmProblem(2, 64, 64, dtype="float64"), {"math": "fma"}, 4 * 2 * (32 + 4) * 8),
+        (DECODE, {}, 4 * 1 * (16 + 4) * 4),
+        (SIXTEEN, {"warps_k": 8}, 8 * 16 * (16 + 4) * 4),
+        (MN_MAJOR, {"warps_k": 2}, 2 * 16 * (64 + 4) * 4),
+        (GemmProblem(2, 64, 64, dtype="float64"), {"math": "fma"}, 4 * 2 * (16 + 4) * 8),
     ],
     ids=str,
 )
@@ -111,8 +108,7 @@ def test_shared_memory_is_what_the_cubin_has(problem, changes, expected) -> None
         ({}, GemmProblem(1, 64, 64, dtype="float32"), "sm_90", "does not multiply float32"),
         ({}, GemmProblem(1, 64, 64, dtype="int8", layout="nn"), "sm_90", "16-bit types only"),
         ({}, GemmProblem(1, 64, 64, dtype="float8_e4m3fn"), "sm_86", "sm_86 has no mma"),
-        ({"warps_rows": 8, "warps_k": 8}, DECODE, "sm_90", "2048 threads"),
-        ({"warps_rows": 8, "warps_k": 2}, MN_MAJOR, "sm_90", "bytes of shared memory"),
+        ({"warps_k": 16}, MN_MAJOR, "sm_90", "bytes of shared memory"),
         ({"min_ctas_per_sm": 8}, DECODE, "sm_90", "registers a thread"),
         ({"steps": 8, "stages": 4}, DECODE, "sm_90", "loads of 16 bytes in flight"),
         ({}, DECODE, "sm_80", None),
@@ -183,16 +179,18 @@ def test_narrow_strides_take_narrow_loads() -> None:
         *({"weight_cache": x} for x in ("plain", "no_allocate", "evict_first")),
         *({"l2_fetch": x} for x in (0, 128, 256)),
         {"warp_tiles": 1},
+        {"warps_rows": 1},
+        {"warps_wide": 1},
     ],
     ids=str,
 )
 def test_a_config_with_a_removed_knob_is_completed(removed) -> None:
-    """Whatever was stored of weights and caches, no value won a race; a warp has one tile of weights."""
+    """Whatever was stored of weights and caches, no value won a race; a CTA has one tile of weights."""
     stored = Config.of("gemv", BASE | removed)
     assert GEMV.completed(stored) == Config.of("gemv", BASE)
 
 
-@pytest.mark.parametrize("gone", [{"warp_tiles": 2}, {"warp_tiles": 4}], ids=str)
+@pytest.mark.parametrize("gone", [{"warp_tiles": 2}, {"warps_rows": 2}, {"warps_wide": 4}], ids=str)
 def test_a_config_whose_kernel_is_gone_stays_as_it_was(gone) -> None:
     stored = Config.of("gemv", BASE | gone)
     assert GEMV.completed(stored) == stored
