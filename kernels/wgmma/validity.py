@@ -41,6 +41,12 @@ def _why_oversized(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
+def _why_direct(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if k.epilogue == "direct" and p.out.size == 2:
+        return "a staged epilogue stores wider rows than epilogue=direct"
+    return None
+
+
 def _why_short(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     if k.stages > 3 and k.stages * k.tile_k >= 2 * p.k:
         return "more than half of the stages would stay empty"
@@ -63,6 +69,7 @@ RULES: tuple[Rule[Knobs], ...] = (
 )
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("tile_m", "tile_n"), _why_oversized),
+    Rule(("epilogue",), _why_direct),
     Rule(("tile_k", "stages"), _why_short),
     Rule(("tile_m", "tile_n", "raster", "swizzle_size"), _why_swizzle_size),
 )

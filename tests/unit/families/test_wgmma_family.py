@@ -188,3 +188,11 @@ def test_serialised_wgmma_is_a_compile_error() -> None:
     touched = KERNELS.replace("wgmma_commit();", "acc[0] += acc[0]; wgmma_commit();", 1)
     with pytest.raises(CompileError, match="gave up a wgmma guarantee"):
         compile_text(f"{touched}F16_F32(64)", "sm_90a", entry="f16_f32_64")
+
+
+def test_a_16_bit_d_is_stored_through_shared_memory() -> None:
+    """No config with epilogue=direct is searched for it; for another D there is nothing else."""
+    for out_dtype, epilogue in (("float16", "stmatrix"), ("float32", "direct")):
+        problem = dataclasses.replace(NT, out_dtype=out_dtype)
+        points = valid_points(WGMMA, problem, HOPPER)
+        assert {WGMMA.at(point)["epilogue"] for point in points} == {epilogue}
