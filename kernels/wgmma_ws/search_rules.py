@@ -181,8 +181,7 @@ def useful_store_stages(k: Knobs) -> int:
 
 
 def _why_store(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    staged = k.swap_ab or k.warpgroup_tile[1] % 16 == 0 or p.stride_alignment("d") >= 16
-    if k.epilogue == "direct" and staged and p.out in (DType.FLOAT16, DType.BFLOAT16):
+    if k.epilogue == "direct" and p.out in (DType.FLOAT16, DType.BFLOAT16):
         return "a staged epilogue stores wider rows than epilogue=direct"
     if k.epilogue != "direct":
         enough = useful_store_stages(k)
