@@ -120,9 +120,9 @@ def test_a_service_goes_on_where_the_old_one_stopped(frozen_url: str, tmp_path: 
         pinned = client.current_set(H100)
         assert pinned is not None
         assert json.loads(pinned.content)["digest"] in before
-        assert client.best_config(FEW_ROWS, device_class=H100).config["warps_k"] == 4
+        assert client.best_config(FEW_ROWS, device_class=H100).config["warps_k"] == 8
         few, one = (client.best_config(problem, device_class=H200) for problem in (FEW_ROWS, ONE_ROW))
-        assert (few.config.family, few.config["warps_k"]) == ("gemv", 4)
+        assert (few.config.family, few.config["warps_k"]) == ("gemv", 8)
         assert (one.config.family, one.config["k_chunks"]) == ("gemv_tma", 2)
         assert few.staleness == "source-changed"
         square = client.best_config(SQUARE, device_class=H200)
