@@ -89,7 +89,7 @@ def first_configs(
 
     Args:
         request: of the row.
-        done: the rows that were searched; at least one of them measured something.
+        done: the rows that were searched.
         known: configs from the database.
     """
     problem, counts = request.problem, COUNTS[request.level]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import logging
 import math
@@ -19,7 +20,7 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Provenance, Trial
 from tuner.job.context import JobContext, Recorder
 from tuner.job.first_configs import Measured, first_configs
-from tuner.job.loop import Loop, of_today, why_outdated
+from tuner.job.loop import Ahead, Loop, of_today, why_outdated
 from tuner.job.progress import PHASES, ProgressTracker, timed
 from tuner.job.tune import open_for
 from tuner.search.search import MEASURED
@@ -88,13 +89,15 @@ class LadderJob:
         Raises:
             InvalidProblem: no family computes any of them.
         """
-        done, reason = list[Row](), None
-        for row in self._rows.values():
+        done, reason, rows = list[Row](), None, list(self._rows.values())
+        for row, following in zip(rows, [*rows[1:], None], strict=True):
             if self.context.cancelled.is_set():
                 break
-            row.start_from([one.measured for one in done])
+            measured = [one.measured for one in done]
+            row.start_from(measured)
+            then = functools.partial(following.compile_ahead, measured) if following and done else None
             try:
-                row.search(again=not self._searched(row.m))
+                row.search(again=not self._searched(row.m), then=then)
             except InvalidProblem as error:
                 self.failed(row.m, str(error))
                 reason = error
@@ -103,6 +106,8 @@ class LadderJob:
                     self.failed(row.m, str(error))
             else:
                 done.append(row)
+        for row in rows:
+            row.cancel_begun()
         if reason and not done and not self.trials:
             raise reason
         return done
@@ -221,6 +226,7 @@ class Row:
         self.searched_on = False
         self._most_followed = max(2, request.max_trials)
         self._first, self._known_configs = list[Config](), list[Config]()
+        self._begun: Ahead = {}
 
     @property
     def problem(self) -> GemmProblem:
@@ -240,8 +246,23 @@ class Row:
             self.context, request=dataclasses.replace(request, max_trials=trials, families=families)
         )
 
-    def search(self, again: bool = True) -> None:
-        """Search the row; its trials alone unless ``again``.
+    def compile_ahead(self, done: Sequence[Measured]) -> None:
+        """Begin to compile what the row would try first after ``done``, without the row that is searched now:
+        most of it is what it will try. On the host nothing."""
+        request, device = self.context.request, self.context.device
+        if device.kind != "host":
+            first = first_configs(request, device, done)
+            self._begun = {config: self.context.submit(config) for config in first}
+
+    def cancel_begun(self) -> None:
+        """Cancel what :meth:`compile_ahead` began and the search does not try."""
+        for work in self._begun.values():
+            work.cancel()
+        self._begun = {}
+
+    def search(self, again: bool = True, then: Callable[[], None] | None = None) -> None:
+        """Search the row; its trials alone unless ``again``. Calls ``then`` once its first compilations have
+        begun.
 
         Raises:
             InvalidProblem: no config of any family is valid for its problem.
@@ -249,7 +270,13 @@ class Row:
         followed = [trial.config for trial in self._known() if trial.origin == ORIGIN]
         first = [config for config in self._first if config not in followed] if again else ()
         opening = time.monotonic()
-        self._search, ahead = open_for(self.context, self._job.bench, self._known_configs, first)
+        given = self._job.bench, self._known_configs, first, self._begun
+        self._search, ahead = open_for(self.context, *given)
+        for config in ahead:
+            self._begun.pop(config, None)
+        self.cancel_begun()
+        if again and then:
+            then()
         self._search.reserve(followed)  # a row that is searched on measures nothing twice
         self.tracker = self.new_tracker(time.monotonic() - opening)
         if again:

@@ -88,13 +88,17 @@ def tune(
 
 
 def open_for(
-    context: JobContext, bench: Bench, initial_configs: Sequence[Config], first: Sequence[Config] = ()
+    context: JobContext,
+    bench: Bench,
+    initial_configs: Sequence[Config],
+    first: Sequence[Config] = (),
+    begun: Ahead | None = None,
 ) -> tuple[Search, Ahead]:
     """The search of a job, which tries ``initial_configs`` first, then those of the vendor library's choice;
     and compilations that began meanwhile.
 
     These are of ``first``, or else of the first configs of the families with the highest odds; on the host of
-    none.
+    none. Those that have ``begun`` already do not begin again.
 
     Raises:
         InvalidProblem: as :func:`tune`.
@@ -114,7 +118,8 @@ def open_for(
         each = max(1, DEPTH // max(1, len(tried)))
         first = [config for configs in tried for config in configs[:each]]
     started = [config for config in first if config not in done and device.kind != "host"]
-    ahead = {config: context.submit(config) for config in started}
+    known = begun or {}
+    ahead = {config: known[config] if config in known else context.submit(config) for config in started}
     search = open_search(
         families, request.problem, device, request.budget, request.seed, given, request.sampler, odds=chances
     )

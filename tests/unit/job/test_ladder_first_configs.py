@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from device_samples import HOPPER
 from sweeps import every
-from toy_family import PROBLEM, ToyFamily
+from toy_family import DEVICE, PROBLEM, ToyFamily
 from tune_lab import Lab, config_of
 
 from kernels.registry import FAMILIES, families_for
@@ -126,3 +126,33 @@ def test_rows_of_one_class_share_what_was_measured() -> None:
 def test_the_page_on_searches_says_how_many_first_configs_a_row_has() -> None:
     page = (Path(__file__).parents[3] / "docs" / "search.md").read_text()
     assert f"at most {COUNTS[Level.FULL].most} (`quick`: {COUNTS[Level.QUICK].most})" in page
+
+
+def test_a_row_is_compiled_while_the_row_above_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAMILIES, "toy", PlantedToy())
+    lab = Lab(spec=dataclasses.replace(DEVICE, kind="cuda"))
+    events = list[tuple[str, int, Config]]()
+    lab.bench.on_row, lab.bench.vendor_us = heuristics_are_best, 1e4
+    submit, trial = lab.builder.submit, lab.bench.trial
+
+    def noted_submit(family_name: str, config: Config, problem: GemmProblem, device: DeviceSpec) -> Any:
+        events.append(("compile", problem.m, config))
+        return submit(family_name, config, problem, device)
+
+    def noted_trial(artifact: Any, problem: GemmProblem, *given: Any) -> Any:
+        events.append(("measure", problem.m, config_of(artifact.binary.decode())))
+        return trial(artifact, problem, *given)
+
+    lab.builder.submit, lab.bench.trial = noted_submit, noted_trial  # type: ignore[method-assign]
+    rows = ROWS[-5:]
+    request = TuneRequest(dataclasses.replace(PROBLEM, m=rows[-1]), rows, families=("toy",), max_trials=16)
+    surroundings: Any = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
+    tune_ladder(request, "job-1", *surroundings)
+    for m in rows[:-2]:  # nothing is known yet when the first row is measured
+        above = events.index(next(one for one in events if one[:2] == ("measure", 2 * m)))
+        tried = [config for kind, row, config in events if (kind, row) == ("measure", m)]
+        ahead = {config for kind, row, config in events[:above] if (kind, row) == ("compile", m)}
+        compiled = [config for kind, row, config in events if (kind, row) == ("compile", m)]
+        used = ahead.intersection(tried[:4])
+        assert used
+        assert {compiled.count(config) for config in used} == {1}
