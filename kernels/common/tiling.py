@@ -38,6 +38,7 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _LEAST_ROW_BYTES = 64  # of tile_k: two k steps, for double buffering
 # Clocks: of a product of two bytes, for each byte; of a load; of the last arrival at a counter.
 _CLOCKS_PER_PRODUCT, _LOAD_CLOCKS, _ARRIVE_CLOCKS = 1 / 2048, 700, 2000
+_LOADS_AT_ONCE = 40  # of a thread, into registers
 _SM_BYTES_PER_CLOCK = 32  # between an SM and the L2
 
 
@@ -77,8 +78,8 @@ def clocks(k: Tiling, problem: GemmProblem, device: DeviceSpec, widths: Iterable
 
     The SM with the most CTAs copies and multiplies their k tiles, one by one, and stores their tiles.
     A byte of an operand costs as much as 16 products of 16-bit elements, or more if its copies are narrow.
-    Copies through registers expose a load in each k tile of the first CTA; later CTAs hide theirs. The last
-    CTA of a split tile reads all partials.
+    Copies through registers expose their loads in each k tile of the first CTA; later CTAs hide theirs. The
+    last CTA of a split tile reads all partials.
 
     Args:
         widths: bytes of a global access to A and to B.
@@ -86,11 +87,16 @@ def clocks(k: Tiling, problem: GemmProblem, device: DeviceSpec, widths: Iterable
     width_a, width_b = widths
     tile = k.tile_m * k.tile_n
     ctas = -(-grid(k).tiles(problem) * k.split_k * problem.batch // device.sm_count)
-    k_tiles = tiles_per_split(k, problem)
+    k_tiles, row_bytes = tiles_per_split(k, problem), problem.dtype.nbytes(k.tile_k)
     copies = k.tile_m * _clocks_per_byte(width_a) + k.tile_n * _clocks_per_byte(width_b)
-    main_loop = k_tiles * problem.dtype.nbytes(k.tile_k) * (tile * _CLOCKS_PER_PRODUCT + copies)
+    main_loop = k_tiles * row_bytes * (tile * _CLOCKS_PER_PRODUCT + copies)
     stores = tile * problem.out.size * _clocks_per_byte(problem.stride_alignment("d"))
-    exposed = k_tiles * _LOAD_CLOCKS if min(width_a, width_b) < LEAST_ASYNC else 0
+    loads = sum(
+        rows * row_bytes / (width * k.threads)
+        for rows, width in ((k.tile_m, width_a), (k.tile_n, width_b))
+        if width < LEAST_ASYNC
+    )
+    exposed = k_tiles * _LOAD_CLOCKS * max(1, loads / _LOADS_AT_ONCE) if loads else 0
     partials = (1 + k.split_k) * tile * cuda.accumulator_bytes(problem) / _SM_BYTES_PER_CLOCK
     reduction = _ARRIVE_CLOCKS + partials if k.split_k > 1 else 0
     return ctas * (main_loop + stores) + exposed + reduction
@@ -145,8 +151,9 @@ def why_split(k: Tiling, problem: GemmProblem, device: DeviceSpec) -> str | None
         return None
     tiles = Grid(k.tile_m, k.tile_n).tiles(problem) * problem.batch
     k_tiles = -(-problem.k // k.tile_k)
-    if (k.split_k - 1) * tiles_per_split(k, problem) >= k_tiles:
-        return "a split would have no k"
+    fewer = max(splits for splits in SPLITS if splits < k.split_k)
+    if -(-problem.k // (k.tile_k * fewer)) <= tiles_per_split(k, problem):
+        return f"{fewer} splits would be as short"
     if tiles * (k.split_k - 1) >= 2 * device.sm_count:
         return "split-K pays only if the tiles leave SMs idle"
     if k_tiles < 4 * k.split_k and tiles * k.split_k > 2 * device.sm_count:

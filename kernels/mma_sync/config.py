@@ -73,7 +73,7 @@ class Knobs:
         0, (0, 1), "copy unaligned rows to aligned ones first",
         macro=None, absent=0,
     )  # fmt: skip
-    copy_bytes: int = knob(16, (2, 4, 8, 16), "widest global load", searched=(16,), macro=None)
+    copy_bytes: int = knob(16, (2, 4, 8, 16), "widest global load", searched=(8, 16), macro=None)
     snake: int = knob(1, (0, 1), "serpentine order: odd rows of mma tiles run backwards through n")
     split_k: int = knob(1, LEGAL_SPLITS, "CTAs that split the k of a tile", searched=SPLITS)
     raster: str = knob("m", RASTER_AXES, "axis along which consecutive tiles lie")
