@@ -16,40 +16,38 @@ __device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, int shift) {
             __funnelshift_r(w[3], w[4], bits)};
 }
 
-// The 16 bytes from `first` on of a row that has the bytes `begin` to `end`, byte by byte: for the ends of a row, outside of which
-// nothing may be read. Bytes outside are 0.
-__device__ __forceinline__ uint4 gathered(const unsigned char* row, int first, int begin, int end) {
-    unsigned w[4] = {};
-    for (int i = 0; i < 16 && first + i < end; ++i)
-        if (begin == 0 || first + i >= begin) w[i / 4] |= unsigned(row[first + i]) << (i % 4 * 8);
-    return {w[0], w[1], w[2], w[3]};
+// The byte at `at` of a row that has the bytes `begin` to `end`; 0 outside, where nothing may be read.
+__device__ __forceinline__ unsigned row_byte(const unsigned char* row, int at, int begin, int end) {
+    return at >= begin && at < end ? row[at] : 0;
 }
 
 // Copies the row of this warp; blockIdx = (8 rows, 0, batch). TO_END puts zeros before a row, fewer than 16 bytes, so that it ends
 // at a multiple of 16 bytes: for rows along k, whose tiles are counted from their end.
+// The first two and the last two chunks may lie across an end of the row. They are copied byte by byte, two bytes a lane; of those
+// that do not, the other copy writes the same bytes again.
 template <bool TO_END> __device__ __forceinline__ void repack_row(REPACK_PARAMETERS) {
-    const int index = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    const int index = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (index >= rows) return;
     const int begin = TO_END ? -bytes & 15 : 0, end = begin + bytes;
     const unsigned char* row = source + blockIdx.z * source_batch + index * source_stride - begin;
-    uint4* out = reinterpret_cast<uint4*>(target + blockIdx.z * target_batch + index * target_stride);
-    const int shift = reinterpret_cast<unsigned long long>(row) & 15;
+    unsigned char* const to = target + blockIdx.z * target_batch + index * target_stride;
+    const int shift = reinterpret_cast<unsigned long long>(row) & 15, last = (end - 1) / 16;
     const uint4* aligned = reinterpret_cast<const uint4*>(row - shift);
-    // NOTE: four chunks are loaded before the first is stored, because the compiler moves no load above a store that may overlap.
+
+    const int end_chunk = lane < 16 ? lane / 8 : last - 3 + lane / 8, at = end_chunk * 16 + lane % 8 * 2;
+    const unsigned ends = row_byte(row, at, begin, end) | row_byte(row, at + 1, begin, end) << 8;
+    // NOTE: the loads of four chunks depend on no branch and come before the first store, because the compiler moves no load above
+    // a store that may overlap; so they are in flight together.
     constexpr int chunks = 4;
-    for (int first = threadIdx.x % 32; first * 16 < end; first += 32 * chunks) {
-        uint4 loaded[chunks];
-#pragma unroll
-        for (int j = 0; j < chunks; ++j) {
-            const int i = first + 32 * j;
-            const bool inside = i * 16 >= shift + begin && (i + 2) * 16 - shift <= end;
-            if (inside)
-                loaded[j] = shifted(aligned[i], aligned[i + 1], shift);
-            else if (i * 16 < end)
-                loaded[j] = gathered(row, i * 16, begin, end);
-        }
+    const auto inside = [&](int i) { return i * 16 >= shift + begin && (i + 2) * 16 - shift <= end; };
+    for (int first = lane; first * 16 < end; first += 32 * chunks) {
+        uint4 low[chunks] = {}, high[chunks] = {};
 #pragma unroll
         for (int j = 0; j < chunks; ++j)
-            if ((first + 32 * j) * 16 < end) out[first + 32 * j] = loaded[j];
+            if (inside(first + 32 * j)) low[j] = aligned[first + 32 * j], high[j] = aligned[first + 32 * j + 1];
+#pragma unroll
+        for (int j = 0; j < chunks; ++j)
+            if (inside(first + 32 * j)) reinterpret_cast<uint4*>(to)[first + 32 * j] = shifted(low[j], high[j], shift);
     }
+    if (end_chunk >= 0 && end_chunk <= last) *reinterpret_cast<unsigned short*>(to + at) = static_cast<unsigned short>(ends);
 }
