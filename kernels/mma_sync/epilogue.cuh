@@ -60,19 +60,39 @@ __device__ __forceinline__ void stage_tile(const ElementAccumulator (&values)[ac
 }
 
 // Copies the staged tile to D, 16 bytes a thread, so that a warp writes whole cache lines.
-__device__ __forceinline__ void copy_tile(const Epilogue& epilogue, const char* smem, TileCoord origin) {
+__device__ __forceinline__ void copy_chunks(const Epilogue& epilogue, const char* smem, TileCoord origin) {
     constexpr int per_chunk = 16 / int(sizeof(Out));
     for (int id = threadIdx.x; id < cfg::tile_m * TileD::chunks; id += cfg::threads) {
         const int row = id / TileD::chunks, c = id % TileD::chunks;
         const int col = origin.n + c * per_chunk;
         if (origin.m + row >= epilogue.m || col >= epilogue.n) continue;
-        const char* source = smem + TileD::chunk(row, c);
-        Out* target = epilogue.d + (origin.m + row) * epilogue.ldd + col;
-        if (cfg::align_d == 16 && col + per_chunk <= epilogue.n)
-            *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
-        else
-            for (int e = 0; e < min(per_chunk, epilogue.n - col); ++e) target[e] = reinterpret_cast<const Out*>(source)[e];
+        *reinterpret_cast<uint4*>(epilogue.d + (origin.m + row) * epilogue.ldd + col) =
+            *reinterpret_cast<const uint4*>(smem + TileD::chunk(row, c));
     }
+}
+
+// The same for rows of D that are not aligned: ALIGN_D bytes a thread, neighbouring threads neighbouring ones. NOTE: if each thread
+// wrote a chunk element by element, every store of a warp would touch 16 sectors of the L2.
+__device__ __forceinline__ void copy_narrow(const Epilogue& epilogue, const char* smem, TileCoord origin) {
+    struct alignas(cfg::align_d) Access { char bytes[cfg::align_d]; };
+    constexpr int size = sizeof(Out), across = cfg::tile_n * size / cfg::align_d; // accesses of a row
+    constexpr int even = across & -across, lanes = even < 32 ? even : 32, team = cfg::threads / lanes;
+    constexpr int apart = team < 8 ? 8 : team, count = (cfg::tile_m + apart - 1) / apart; // rows of a thread; the layout repeats after 8
+    const int inside = (epilogue.n - origin.n) * size, rows = min(cfg::tile_m, epilogue.m - origin.m);
+#pragma unroll 1
+    for (int first = threadIdx.x / lanes; first < apart; first += team)
+#pragma unroll 1
+        for (int byte = threadIdx.x % lanes * cfg::align_d; byte < min(inside, cfg::tile_n * size); byte += lanes * cfg::align_d) {
+            const char* source = smem + TileD::chunk(first, byte / 16) + byte % 16;
+            char* target = reinterpret_cast<char*>(epilogue.d + (origin.m + first) * epilogue.ldd + origin.n) + byte;
+            Access held[count];
+#pragma unroll
+            for (int i = 0; i < count; ++i)
+                if (first + i * apart < rows) held[i] = *reinterpret_cast<const Access*>(source + i * apart * TileD::stride);
+#pragma unroll
+            for (int i = 0; i < count; ++i, target += apart * size * epilogue.ldd)
+                if (first + i * apart < rows) *reinterpret_cast<Access*>(target) = held[i];
+        }
 }
 
 __device__ __forceinline__ void store_tile(const ElementAccumulator (&values)[accumulator_values],
@@ -80,7 +100,10 @@ __device__ __forceinline__ void store_tile(const ElementAccumulator (&values)[ac
     if constexpr (cfg::epilogue_smem) {
         if (holds_values) stage_tile(values, epilogue, smem, {row0, col0}, warp_row, warp_col);
         __syncthreads();
-        copy_tile(epilogue, smem, {row0, col0});
+        if constexpr (cfg::align_d == 16)
+            copy_chunks(epilogue, smem, {row0, col0});
+        else
+            copy_narrow(epilogue, smem, {row0, col0});
     } else if (holds_values) {
         store_direct(values, epilogue, row0 + warp_row, col0 + warp_col);
     }

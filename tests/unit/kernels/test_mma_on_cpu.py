@@ -103,6 +103,21 @@ def test_rows_are_repacked(dtype: str, layout: str, knobs: dict[str, Any]) -> No
     assert wrong(problem, repack=1, **knobs) is None
 
 
+NARROW = [
+    (41, None, {}),
+    (42, "float32", {}),
+    (44, None, {"tile_m": 16, "tile_n": 16}),
+    (97, None, {"tile_m": 64, "tile_n": 96, "warps_m": 2, "warps_n": 2}),
+    (30, None, {"tile_m": 96, "tile_n": 16, "warps_m": 2, "warps_n": 2, "warps_k": 2, "tile_k": 64}),
+    (9, None, {"tile_m": 128, "tile_n": 16, "warps_m": 8}),
+]
+
+
+@pytest.mark.parametrize(("n", "out", "knobs"), every(3, NARROW))
+def test_rows_of_d_are_not_aligned(n: int, out: str | None, knobs: dict[str, Any]) -> None:
+    assert wrong(GemmProblem(70, n, 40, dtype="bfloat16", out_dtype=out), **knobs) is None
+
+
 # A change of the sources, and what becomes wrong by it.
 FAULTS = [
     ("mma_sync/compute.cuh", "cfg::a_transposed ? lane() / 16 * 8 + lane() % 8 :", "", "differ"),
