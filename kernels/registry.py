@@ -9,7 +9,7 @@ from kernels.gemv.family import GEMV
 from kernels.gemv_tma.family import GEMV_TMA
 from kernels.host.family import HOST
 from kernels.mma_sync.family import MMA_SYNC
-from kernels.simt.family import SIMT
+from kernels.simt.family import SIMT, is_tiny
 from kernels.wgmma.family import WGMMA
 from kernels.wgmma_ws.family import WGMMA_WS
 from kernels.wmma.family import WMMA
@@ -66,7 +66,8 @@ def odds(problem: GemmProblem, device: DeviceSpec) -> dict[str, float]:
     able = families_for(problem, device)
     rare, seldom = set[str](), set[str]()
     if device.arch == "sm_90" and problem.dtype in (DType.FLOAT16, DType.BFLOAT16):
-        rare |= {SIMT.name}
+        if not is_tiny(problem):
+            rare |= {SIMT.name}
         if GEMV_TMA.name in able:
             rare |= {WGMMA_WS.name, WGMMA.name}
         if problem.flops >= _LARGE_FLOPS * problem.batch and WGMMA_WS.name in able:

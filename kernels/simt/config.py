@@ -19,10 +19,10 @@ class Knobs:
 
     tile_m: int = knob(64, (16, 32, 64, 128), "rows of D that a CTA computes")
     tile_n: int = knob(64, (16, 32, 64, 128), "columns of D that a CTA computes")
-    thread_m: int = knob(4, (2, 4, 8), "rows of D that a thread computes")
-    thread_n: int = knob(4, (2, 4, 8), "columns of D that a thread computes")
+    thread_m: int = knob(4, (1, 2, 4, 8), "rows of D that a thread computes")
+    thread_n: int = knob(4, (1, 2, 4, 8), "columns of D that a thread computes")
     tile_k: int = knob(16, (8, 16, 32), "k of one stage")
-    stages: int = knob(2, (1, 2), "k tiles in shared memory; 2 loads one ahead")
+    stages: int = knob(2, (0, 1, 2), "k tiles in shared memory; 2 loads one ahead, 0 uses none")
     split_k: int = knob(1, (1, 2, 4, 8, 16), "CTAs that split the k of a tile")
     raster: str = knob("m", RASTER_AXES, "axis along which consecutive tiles lie")
     swizzle_size: int = knob(1, (1, 4, 8), "tiles along the raster axis before a step across", was="group")
@@ -43,6 +43,8 @@ def smem_bytes(config: Knobs, problem: GemmProblem) -> int:
 def register_estimate(config: Knobs, problem: GemmProblem) -> int:
     """Registers that a thread needs, within a few."""
     words = cuda.accumulator_bytes(problem) // 4
-    fetched = (config.tile_m + config.tile_n) * config.tile_k // config.threads
+    staged = (config.tile_m + config.tile_n) * config.tile_k // config.threads
+    # Four steps of k are in flight without stages, and an address of two words for each row and column.
+    fetched = staged if config.stages else 6 * (config.thread_m + config.thread_n)
     values = config.thread_m * config.thread_n + 2 * (config.thread_m + config.thread_n) + fetched
     return values * words + _OTHER_REGISTERS

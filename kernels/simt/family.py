@@ -10,9 +10,20 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 
+_THREADS = ("tile_m", "tile_n", "thread_m", "thread_n")
+_SHORT_K, _FEW_ELEMENTS, _DIRECT_TILE_K = 32, 2**17, 8
+# tile_m, tile_n, thread_m, thread_n of configs without shared memory
+_DIRECT = ((16, 64, 4, 1), (64, 16, 1, 4), (16, 16, 4, 2), (16, 16, 1, 1))
+
+
+def is_tiny(problem: GemmProblem) -> bool:
+    """Whether a launch takes longer than its loads and products, so that the shortest kernel may win."""
+    elements = problem.m * problem.n * problem.batch
+    return problem.k <= _SHORT_K and elements <= _FEW_ELEMENTS
+
 
 def _why_threads(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    vector = 16 // cuda.accumulator_bytes(p)
+    vector = 16 // cuda.accumulator_bytes(p) if c.stages else 1
     if c.thread_m % vector or c.thread_n % vector:
         return f"thread_m and thread_n must be multiples of {vector} ({p.dtype} in 16-byte groups)"
     if c.threads % 32 or not 32 <= c.threads <= 1024:
@@ -21,7 +32,7 @@ def _why_threads(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_loads(c: Knobs, _p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if c.tile_m * c.tile_k % c.threads or c.tile_n * c.tile_k % c.threads:
+    if c.stages and (c.tile_m * c.tile_k % c.threads or c.tile_n * c.tile_k % c.threads):
         return f"{c.threads} threads cannot divide the elements of a stage evenly"
     return None
 
@@ -51,6 +62,16 @@ def _why_oversized(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
+def _why_direct(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    if c.stages == 0 and not is_tiny(p):
+        return f"stages=0 reads operands again for each element: it pays for few, and a k up to {_SHORT_K}"
+    if c.stages == 0 and (c.thread_m * c.thread_n > 16 or c.tile_k != _DIRECT_TILE_K or c.split_k > 1):
+        return (
+            f"with stages=0 few elements a thread are fastest, and tile_k={_DIRECT_TILE_K} is as good as any"
+        )
+    return None
+
+
 class Simt(cuda.CudaFamily[Knobs]):
     """Register-tiled GEMM on the FMA units."""
 
@@ -59,14 +80,15 @@ class Simt(cuda.CudaFamily[Knobs]):
     entry = "simt"
     knobs_type = Knobs
     rules = (
-        Rule(("tile_m", "tile_n", "thread_m", "thread_n"), _why_threads),
-        Rule(("tile_m", "tile_n", "thread_m", "thread_n", "tile_k"), _why_loads),
-        Rule(("tile_m", "tile_n", "thread_m", "thread_n", "tile_k"), _why_registers, compiled=False),
+        Rule((*_THREADS, "stages"), _why_threads),
+        Rule((*_THREADS, "tile_k", "stages"), _why_loads),
+        Rule((*_THREADS, "tile_k", "stages"), _why_registers, compiled=False),
         Rule(("tile_m", "tile_n", "tile_k", "stages"), _why_smem, compiled=False),
     )
     search_rules = (
         Rule(("tile_m", "tile_n"), _why_oversized),
         Rule(("tile_m", "tile_n", "tile_k", "split_k"), _why_split),
+        Rule((*_THREADS, "tile_k", "stages", "split_k"), _why_direct),
     )
     smem_bytes = staticmethod(smem_bytes)
 
@@ -95,7 +117,13 @@ class Simt(cuda.CudaFamily[Knobs]):
         configs = [Knobs(m, n, thread_m=t, thread_n=t) for m, n, t in shapes]
         valid = self.valid(configs, problem, device)
         valid.sort(key=lambda k: -cuda.wave_efficiency(problem, _grid(k), device) * min(k.tile_m, k.tile_n))
-        return [self.config(k) for k in valid]
+        direct = [
+            Knobs(m, n, tm, tn, tile_k=_DIRECT_TILE_K, stages=0)
+            for m, n, tm, tn in _DIRECT
+            if is_tiny(problem)
+        ]
+        fits = [k for k in self.valid(direct, problem, device) if _why_oversized(k, problem, device) is None]
+        return [self.config(k) for k in (*fits, *valid)]
 
 
 def _grid(k: Knobs) -> Grid:

@@ -4,6 +4,8 @@
 // Tiles: a CTA computes TILE_M x TILE_N of D in steps of TILE_K. A thread computes THREAD_M x THREAD_N as groups of V
 // neighbours (V elements are 16 bytes), one group for each thread in turn, so that shared memory is read in conflict-free
 // 16-byte accesses. blockIdx = (tile in raster order, split, batch).
+// With STAGES 0 there is no shared memory: a thread reads its rows of A and columns of B itself, which costs the fewest
+// instructions if k is short, and its elements are as many threads apart as there are along the axis (V = 1).
 // Shared memory: STAGES x (A as TILE_K x (TILE_M + V) | B as TILE_K x (TILE_N + V)) in the accumulate type. With two stages
 // the next tile waits in registers while this one is multiplied.
 // Minimum sm_80. Does not use tensor cores.
@@ -18,22 +20,23 @@
 
 namespace cfg {
 constexpr int thread_m = THREAD_M, thread_n = THREAD_N, stages = STAGES;
-constexpr int vector = 16 / int(sizeof(ElementAccumulator));
+constexpr bool direct = stages == 0;
+constexpr int vector = direct ? 1 : 16 / int(sizeof(ElementAccumulator));
 constexpr int threads_m = tile_m / thread_m, threads_n = tile_n / thread_n;
 constexpr int threads = threads_m * threads_n;
 } // namespace cfg
-static_assert(cfg::stages == 1 || cfg::stages == 2, "STAGES is 1 or 2");
+static_assert(cfg::stages >= 0 && cfg::stages <= 2, "STAGES is 0, 1 or 2");
 static_assert(cfg::thread_m % cfg::vector == 0 && cfg::thread_n % cfg::vector == 0, "a thread's tile is whole 16-byte groups");
 static_assert(cfg::tile_m % cfg::thread_m == 0 && cfg::tile_n % cfg::thread_n == 0, "the tiles of the threads fill the CTA's tile");
 static_assert(cfg::threads >= 32 && cfg::threads <= 1024 && cfg::threads % 32 == 0, "a CTA has 1 to 32 whole warps");
-static_assert(cfg::tile_m * cfg::tile_k % cfg::threads == 0 && cfg::tile_n * cfg::tile_k % cfg::threads == 0,
+static_assert(cfg::direct || (cfg::tile_m * cfg::tile_k % cfg::threads == 0 && cfg::tile_n * cfg::tile_k % cfg::threads == 0),
               "every thread loads the same number of elements");
 
 // A tile of one operand, EXTENT x TILE_K, whose rows run along k (K_MAJOR) or along the extent.
 template <int EXTENT, bool K_MAJOR> struct OperandTile {
     static constexpr int stride = EXTENT + cfg::vector;
     static constexpr int elements = cfg::tile_k * stride;
-    static constexpr int per_thread = EXTENT * cfg::tile_k / cfg::threads;
+    static constexpr int per_thread = cfg::direct ? 1 : EXTENT * cfg::tile_k / cfg::threads;
 
     static __device__ __forceinline__ void position(int i, int& x, int& k) {
         const int id = threadIdx.x + i * cfg::threads;
@@ -98,24 +101,49 @@ __device__ __forceinline__ void multiply_tile(ElementAccumulator (&acc)[cfg::thr
     }
 }
 
-extern "C" __global__ void __launch_bounds__(cfg::threads, 1) simt(GEMM_PARAMETERS) {
-    const int tiles_m = (m + cfg::tile_m - 1) / cfg::tile_m, tiles_n = (n + cfg::tile_n - 1) / cfg::tile_n;
-    const TileCoord tile = raster_tile(blockIdx.x, tiles_m, tiles_n);
-    const int row0 = tile.m * cfg::tile_m, col0 = tile.n * cfg::tile_n;
-    const long long batch = blockIdx.z;
-    a += batch * stride_a, b += batch * stride_b, d += batch * stride_d;
-    if constexpr (cfg::has_c) c += batch * stride_c;
+// Rows or columns of one operand that a thread reads itself. Those outside the matrix repeat its last one: their products are never
+// stored.
+template <int COUNT, int THREADS, bool K_MAJOR> struct DirectOperand {
+    const In* matrix;
+    long long row; // elements from row to row
+    long long at[COUNT];
 
-    const int all_k_tiles = (k + cfg::tile_k - 1) / cfg::tile_k;
-    const int split_tiles = (all_k_tiles + cfg::split_k - 1) / cfg::split_k;
-    const int first = min(int(blockIdx.y) * split_tiles, all_k_tiles), end = min(first + split_tiles, all_k_tiles);
-    const int thread_row = threadIdx.x / cfg::threads_n, thread_col = threadIdx.x % cfg::threads_n;
+    __device__ __forceinline__ DirectOperand(const In* matrix_, long long ld, int first, int thread, int extent)
+        : matrix(matrix_), row(ld * Packing<In>::value) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            at[i] = min(first + thread_element<THREADS>(thread, i), extent - 1) * (K_MAJOR ? row : 1);
+    }
+    __device__ __forceinline__ void load(ElementAccumulator (&x)[COUNT], int k) const {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) x[i] = ElementAccumulator(element_of(matrix, at[i] + k * (K_MAJOR ? 1 : row)));
+    }
+};
+using DirectA = DirectOperand<cfg::thread_m, cfg::threads_m, !cfg::a_transposed>;
+using DirectB = DirectOperand<cfg::thread_n, cfg::threads_n, cfg::b_transposed>;
 
-    ElementAccumulator acc[cfg::thread_m][cfg::thread_n] = {};
+__device__ __forceinline__ void multiply_direct(ElementAccumulator (&acc)[cfg::thread_m][cfg::thread_n], const DirectA& a,
+                                                const DirectB& b, int begin, int end) {
+#pragma unroll 4
+    for (int k = begin; k < end; ++k) {
+        ElementAccumulator x[cfg::thread_m], y[cfg::thread_n];
+        a.load(x, k);
+        b.load(y, k);
+#pragma unroll
+        for (int i = 0; i < cfg::thread_m; ++i)
+#pragma unroll
+            for (int j = 0; j < cfg::thread_n; ++j) acc[i][j] += x[i] * y[j];
+    }
+}
+
+// Multiplies k tiles `first` to `end` by way of shared memory.
+__device__ __forceinline__ void multiply_staged(ElementAccumulator (&acc)[cfg::thread_m][cfg::thread_n], const In* a, long long lda,
+                                                const In* b, long long ldb, TileCoord origin, int m, int n, int k, int first,
+                                                int end, int thread_row, int thread_col) {
     ElementAccumulator held_a[TileA::per_thread], held_b[TileB::per_thread];
     const auto fetch = [&](int index) {
-        TileA::fetch(held_a, a, lda, row0, index * cfg::tile_k, m, k);
-        TileB::fetch(held_b, b, ldb, col0, index * cfg::tile_k, n, k);
+        TileA::fetch(held_a, a, lda, origin.m, index * cfg::tile_k, m, k);
+        TileB::fetch(held_b, b, ldb, origin.n, index * cfg::tile_k, n, k);
     };
     const auto store = [&](ElementAccumulator* stage) {
         TileA::store(stage, held_a);
@@ -131,6 +159,27 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1) simt(GEMM_PARAMETE
         multiply_tile(acc, stage, thread_row, thread_col);
         if (cfg::stages == 1) __syncthreads();
     }
+}
+
+extern "C" __global__ void __launch_bounds__(cfg::threads, 1) simt(GEMM_PARAMETERS) {
+    const int tiles_m = (m + cfg::tile_m - 1) / cfg::tile_m, tiles_n = (n + cfg::tile_n - 1) / cfg::tile_n;
+    const TileCoord tile = raster_tile(blockIdx.x, tiles_m, tiles_n);
+    const int row0 = tile.m * cfg::tile_m, col0 = tile.n * cfg::tile_n;
+    const long long batch = blockIdx.z;
+    a += batch * stride_a, b += batch * stride_b, d += batch * stride_d;
+    if constexpr (cfg::has_c) c += batch * stride_c;
+
+    const int all_k_tiles = (k + cfg::tile_k - 1) / cfg::tile_k;
+    const int split_tiles = (all_k_tiles + cfg::split_k - 1) / cfg::split_k;
+    const int first = min(int(blockIdx.y) * split_tiles, all_k_tiles), end = min(first + split_tiles, all_k_tiles);
+    const int thread_row = threadIdx.x / cfg::threads_n, thread_col = threadIdx.x % cfg::threads_n;
+
+    ElementAccumulator acc[cfg::thread_m][cfg::thread_n] = {};
+    if constexpr (cfg::direct)
+        multiply_direct(acc, DirectA(a, lda, row0, thread_row, m), DirectB(b, ldb, col0, thread_col, n), first * cfg::tile_k,
+                        min(end * cfg::tile_k, k));
+    else
+        multiply_staged(acc, a, lda, b, ldb, {row0, col0}, m, n, k, first, end, thread_row, thread_col);
 
     if constexpr (cfg::split_k > 1) {
         constexpr int values = cfg::thread_m * cfg::thread_n;
@@ -140,9 +189,15 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1) simt(GEMM_PARAMETE
     }
     const Epilogue epilogue{c, d, bias, ldc, ldd, m, n, alpha, beta};
 #pragma unroll
-    for (int i = 0; i < cfg::thread_m; ++i)
+    for (int i = 0; i < cfg::thread_m; ++i) {
+        const int row = row0 + thread_element<cfg::threads_m>(thread_row, i);
 #pragma unroll
-        for (int j = 0; j < cfg::thread_n; j += 2)
-            epilogue.store2(acc[i][j], acc[i][j + 1], row0 + thread_element<cfg::threads_m>(thread_row, i),
-                            col0 + thread_element<cfg::threads_n>(thread_col, j));
+        for (int j = 0; j < cfg::thread_n; ++j) {
+            const int col = col0 + thread_element<cfg::threads_n>(thread_col, j);
+            if constexpr (cfg::direct)
+                epilogue.store(acc[i][j], row, col);
+            else if (j % 2 == 0)
+                epilogue.store2(acc[i][j], acc[i][j + 1], row, col);
+        }
+    }
 }

@@ -127,6 +127,7 @@ BROKEN = [
     ("mma_sync", {"tile_k": 32, "warps_k": 2, "stages": 2}, HALF, "double buffering", "double buffering"),
     ("simt", {"tile_m": 16, "tile_n": 16, "thread_m": 8, "thread_n": 8}, SINGLE, "whole warps", "whole w"),
     ("simt", {"thread_m": 2}, SINGLE, "multiples of 4", "16-byte groups"),
+    ("simt", {"stages": 0, "thread_m": 1, "thread_n": 1}, SINGLE, "4096 threads", "1 to 32 whole warps"),
     ("simt", {"tile_m": 16, "tile_k": 8, "thread_m": 2, "thread_n": 2}, DOUBLE, "evenly", "same number"),
     ("wmma", {"tile_m": 96, "warps_m": 4}, NN, "tile_m must be a multiple", "rows of a warp"),
     ("wmma", {"tile_n": 16, "warps_n": 4}, NN, "tile_n must be a multiple", "columns of a warp"),

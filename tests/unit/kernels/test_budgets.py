@@ -170,6 +170,7 @@ def test_shared_memory_of_simt() -> None:
     # Doubles: 128 + 2 a row, 8 bytes.
     assert config.smem_bytes(fma(), F64) == 2 * 16 * 260 * 8
     assert config.smem_bytes(fma(stages=1, tile_m=32, tile_n=16, tile_k=8), F32) == 8 * 56 * 4
+    assert config.smem_bytes(fma(stages=0), F32) == 0
 
 
 def test_registers_of_simt() -> None:
@@ -178,6 +179,8 @@ def test_registers_of_simt() -> None:
     # A double takes two: (4 * 4 + 2 * 8 + 128 * 16 / 256) * 2 + 44.
     knobs = fma(tile_m=64, tile_n=64, thread_m=4, thread_n=4)
     assert config.register_estimate(knobs, F64) == (16 + 16 + 8) * 2 + 44
+    # 4 x 1 accumulators, 5 operands kept twice, and for each of the 5 four loads and an address of two words.
+    assert config.register_estimate(fma(thread_m=4, thread_n=1, stages=0), F32) == 4 + 10 + 30 + 44
 
 
 def test_threads() -> None:

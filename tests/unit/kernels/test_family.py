@@ -149,7 +149,7 @@ def test_unknown_missing_and_foreign_knobs() -> None:
 
 
 def test_values_outside_the_legal_ones() -> None:
-    assert SIMT.why_invalid(changed(stages=3), SINGLE, GPU) == "stages must be one of (1, 2), got 3"
+    assert SIMT.why_invalid(changed(stages=3), SINGLE, GPU) == "stages must be one of (0, 1, 2), got 3"
     reason = SIMT.why_invalid(changed(raster="z"), SINGLE, GPU)
     assert reason == "raster must be one of ('m', 'n'), got 'z'"
 
@@ -243,6 +243,7 @@ def test_a_repack_counts_the_bytes_of_the_longest_row_in_32_bits() -> None:
 ODDS = [
     (GemmProblem(96, 10240, 8192), {"wgmma": 1 / 2, "mma_sync": 1 / 8, "wmma": 1 / 8, "simt": 1 / 8}),
     (GemmProblem(64, 64, 64), {"simt": 1 / 8}),
+    (GemmProblem(64, 64, 32), {}),
     (GemmProblem(16, 64, 64), {"wgmma_ws": 1 / 8, "wgmma": 1 / 8, "simt": 1 / 8}),
     (
         GemmProblem(16, 8192, 8192, layout=Layout.NN),
