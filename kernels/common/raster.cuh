@@ -7,12 +7,13 @@
 
 struct TileCoord { int m, n; };
 
-__device__ __forceinline__ TileCoord raster_tile(int index, int tiles_m, int tiles_n) {
+// ONE_DIVISION saves a division where strips are one tile wide, for kernels so short that it counts.
+template <bool ONE_DIVISION = false> __device__ __forceinline__ TileCoord raster_tile(int index, int tiles_m, int tiles_n) {
     const int along = cfg::raster == 1 ? tiles_n : tiles_m;
     const int across = cfg::raster == 1 ? tiles_m : tiles_n;
     const int strip_tiles = cfg::swizzle_size * across;
     const int strip = index / strip_tiles, first = strip * cfg::swizzle_size;
-    const int width = min(along - first, cfg::swizzle_size);
+    const int width = ONE_DIVISION && cfg::swizzle_size == 1 ? 1 : min(along - first, cfg::swizzle_size);
     const int within = index - strip * strip_tiles;
     const int i = within % width;
     int j = within / width;
