@@ -2,11 +2,10 @@
 
     python -m benchmarks.lab.power_swing --device cuda:0 --seconds 8 --out FILE
 
-The first heuristic config of each shape runs under load; with ``--rest`` the trace begins after so many
-seconds without, as a race would that does not settle. The file has, for each shape, the milliseconds
+The first heuristic config of each shape runs under load. The file has, for each shape, the milliseconds
 since the start, the microseconds of a launch and the clock in MHz; another run adds its shapes. What is
-printed: the strongest period, how much means over a turn, half a period and a period scatter, the mean of
-each period after 0.4 s, and how much samples differ that lie half a period and a whole one apart.
+printed: the strongest period, how much means over a turn, half a period and a period scatter, and how much
+samples differ that lie half a period and a whole one apart.
 """
 
 from __future__ import annotations
@@ -33,20 +32,16 @@ from tuner.workers.device_worker import open_device
 
 SHAPES = "4096x4096x4096 512x5120x5120 8192x8192x8192"
 _GRID_S = 0.01
-_SETTLED_S = 0.4  # of load before the first sample of a race, at least
 _PERIODS_S = np.arange(0.3, 3.0, 0.01)
 
 
-def trace(
-    device: Device, problem: GemmProblem, seconds: float, rest_s: float = 0.0
-) -> dict[str, list[float]]:
+def trace(device: Device, problem: GemmProblem, seconds: float) -> dict[str, list[float]]:
     """Samples of the first kernel of a problem, one after the other."""
     kernel = first_kernel(device, problem)
     try:
         bound = bind_all(device, [kernel], problem, rotated_sets(device, problem))
         (sample,) = equal_samplers(device, [bound[0].launches])
-        settle(device, [sample], power_matters=False)
-        time.sleep(rest_s)
+        settle(device, [sample])
         found: dict[str, list[float]] = {"ms": [], "us": [], "mhz": []}
         started = time.monotonic()
         while (passed := time.monotonic() - started) < seconds:
@@ -71,9 +66,6 @@ def summary(found: Mapping[str, Sequence[float]]) -> Iterator[str]:
             float(even[(grid >= start) & (grid < start + length)].mean()) for start in _starts(grid, length)
         ]
         yield f"means over {length:g} s scatter by {np.std(means) / us.mean():.2%}"
-    starts = np.arange(_SETTLED_S, seconds[-1] - PERIOD_S, PERIOD_S)
-    later = [us[(seconds >= start) & (seconds < start + PERIOD_S)].mean() / us.mean() for start in starts]
-    yield f"means of the seconds after {_SETTLED_S:g} s: " + " ".join(f"{one:.4f}" for one in later)
     for apart in (PERIOD_S / 2, PERIOD_S):
         lag = round(apart / _GRID_S)
         yield f"{apart:g} s apart they differ by {np.std(np.log(even[lag:] / even[:-lag])):.2%}"
@@ -100,7 +92,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shapes", default=SHAPES, help="MxNxK, separated by blanks")
     parser.add_argument("--dtype", type=DType, default=DType.BFLOAT16)
     parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--rest", type=float, default=0.0, help="seconds without load before each trace")
     parser.add_argument("--out", type=Path, required=True, help="file of the traces")
     given = parser.parse_args(arguments)
     device = open_device(given.device)
@@ -109,10 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for shape in given.shapes.split():
         m, n, k = map(int, shape.split("x"))
         problem = GemmProblem(m, n, k, given.dtype, Layout.NT)
-        found = trace(device, problem, given.seconds, given.rest)
-        traces.append(
-            {"gpu": device.identity, "problem": str(problem), "date": now(), "rest_s": given.rest, **found}
-        )
+        found = trace(device, problem, given.seconds)
+        traces.append({"gpu": device.identity, "problem": str(problem), "date": now(), **found})
         write_json(
             given.out, {**device_facts(device.spec, device.driver), "command": command, "traces": traces}
         )

@@ -25,16 +25,13 @@ from tilewright.launch import Kernel, Launch, load
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Timing
-from tuner.devices.base import Device, Telemetry, Tensors
+from tuner.devices.base import Device, Tensors
 from tuner.measure.correctness import check_replays
 from tuner.measure.operands import bind, rotated_sets
 from tuner.measure.stats import median_interval
 
 STILL_WARM_S = 0.3  # idle seconds after which a device settles anew
 RESETTLE = 0.2  # of the time that an idle device needs
-PARTS, FEWEST_PARTS = 5, 2  # of that time; after some the device is asked whether power limits it
-AT_LIMIT = 0.95  # of the power that a device may draw
-BELOW_TOP = 0.99  # of its highest clock
 _loaded_until: weakref.WeakKeyDictionary[Device, float] = weakref.WeakKeyDictionary()
 
 
@@ -42,23 +39,11 @@ def settle(device: Device, samplers: Sequence[Callable[[int], float]], *, power_
     """Keep the device busy until its clock is one that it can hold.
 
     A device that was busy until just now (:func:`loaded`) needs less time, unless ``power_matters``: NVML
-    tells the mean power of the last second, by which a race decides how to time. If NVML tells before that a
-    power cap holds the clock down, the race knows, and each of its samples begins with load of its own.
+    tells the mean power of the last second, by which a race decides how to time.
     """
     whole = power_matters or idle_s(device) > STILL_WARM_S
-    parts = PARTS if power_matters and device.spec.power_watts else 1
-    for part in range(parts):
-        if part >= FEWEST_PARTS and (now := device.telemetry()).capped and at_power_limit(now, device.spec):
-            break
-        keep_busy(samplers, device.settle_s * (1.0 if whole else RESETTLE) / parts)
+    keep_busy(samplers, device.settle_s * (1.0 if whole else RESETTLE))
     loaded(device)
-
-
-def at_power_limit(now: Telemetry, spec: DeviceSpec) -> bool:
-    """Whether power, not the highest clock, limits the kernels that run on the device."""
-    at_top = now.mhz is not None and now.mhz >= BELOW_TOP * spec.clock_mhz > 0
-    near = now.watts is not None and now.watts >= AT_LIMIT * spec.power_watts > 0
-    return not at_top and (now.capped or near)
 
 
 def loaded(device: Device) -> None:

@@ -282,26 +282,6 @@ def test_a_device_that_was_busy_until_just_now_settles_sooner(monkeypatch) -> No
     assert spent == [device.settle_s, timing.RESETTLE * device.settle_s, device.settle_s, device.settle_s]
 
 
-@pytest.mark.parametrize(
-    ("told", "parts"),
-    [
-        (Telemetry(1400.0, 300.0, capped=True), timing.FEWEST_PARTS),
-        (Telemetry(1400.0, 690.0), timing.PARTS),  # the mean of a second, which may be of what ran before
-        (Telemetry(1980.0, 300.0, capped=True), timing.PARTS),  # no cap while the clock is the highest
-        (Telemetry(1400.0, 300.0), timing.PARTS),
-    ],
-)
-def test_the_load_before_a_race_ends_once_a_power_cap_is_known(monkeypatch, drawing, told, parts) -> None:
-    device, spent = drawing(300.0), list[float]()
-    device.told, device.settle_s = told, 1.0
-    monkeypatch.setattr(timing, "keep_busy", lambda _samplers, seconds: spent.append(seconds))
-    timing.settle(device, [])
-    assert spent == [pytest.approx(device.settle_s / timing.PARTS)] * parts
-    spent.clear()
-    timing.settle(device, [], power_matters=False)
-    assert spent == [timing.RESETTLE * device.settle_s], "nobody asks"
-
-
 def test_every_algorithm_takes_part_where_that_is_asked_and_is_remembered_apart() -> None:
     class Proposing(HostDevice):
         def vendor(self, *_: object) -> list[VendorChoice]:
