@@ -5,8 +5,8 @@ device, a final has one sample of each twin, whose ratio is kept.
 
     python -m benchmarks.lab.race_aa --device cuda:0 --seconds 280 --out DIR
 
-The first heuristic config of each shape takes part twice, in turn in a final and in both head-to-heads, until
-the time is over. The rules are a job's, but for the vendor library: the kernel takes its place.
+The first heuristic config of each shape takes part twice, in turn in a final and in a head-to-head, until the
+time is over. The rules are a job's, but for the vendor library: the kernel takes its place.
 ``DIR/race-aa-CLASS.json`` is whole after every race; another run adds its races.
 :mod:`benchmarks.lab.race_against_itself` looks at the CPU's heap.
 """
@@ -29,14 +29,14 @@ from kernels.registry import families_for
 from tilewright import DType, GemmProblem, Layout
 from tilewright.launch import Kernel, load
 from tuner.devices.base import Device
-from tuner.job.selection import FINAL, HEAD_TO_HEAD, SHORT, Stage
+from tuner.job.selection import FINAL, HEAD_TO_HEAD, Stage
 from tuner.measure.race import METHOD, race
 from tuner.measure.stats import CONFIDENCE, median, paired_ratio, rounds_needed
 from tuner.workers.device_worker import open_device
 
 SHAPES = "16x4096x4096 64x3072x2048 128x7168x2048 512x5120x5120 256x1024x8192 4096x4096x4096"
 FAMILIES = ("wgmma_ws", "mma_sync", "host")
-STAGES = {"final": FINAL, "head-to-head": HEAD_TO_HEAD, "short head-to-head": SHORT}
+STAGES = {"final": FINAL, "head-to-head": HEAD_TO_HEAD}
 
 
 def first_kernel(device: Device, problem: GemmProblem) -> Kernel:

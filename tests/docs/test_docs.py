@@ -199,8 +199,6 @@ def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     assert f"at most {selection.NEGLIGIBLE - 1:.1%} behind".replace("%", " %") in page
     stage, turns = selection.HEAD_TO_HEAD, interleave.PHASES * selection.HEAD_TO_HEAD.rules.passes
     assert f"{stage.fewest} to {stage.rules.rounds} rounds, at the power limit {turns}" in page
-    apart = f"{selection.CLEAR - 1:.0%}".replace("%", " %")
-    assert f"or {interleave.PHASES * selection.SHORT.rules.passes} after a final {apart} apart" in page
     assert f"by over {BEHIND:g} standard errors" in page
     assert f"measures {QUICK_TRIALS} trials at most" in page
     turn_ms, counted_ms = 1000 * interleave.TURN_S, 1000 * interleave.COUNTED_S

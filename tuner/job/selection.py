@@ -4,12 +4,11 @@ The lowest of many noisy medians is too optimistic, and the search measures at c
 hold. So the fastest trials run a final under load, interleaved with the vendor library. A candidate that is
 left behind leaves the final (:func:`tuner.measure.stats.left_behind`). If power limits the device, each
 candidate has one sample, the mean of a whole second. The winner and the vendor library then run a
-head-to-head. Its samples took no part in the choice; they give the reported speed-up. At the power limit they
-are half as many if the final shows a clear difference. The stored winner of the problem takes part in the
-final, so that one race compares it with its challengers. A final or head-to-head that others disturbed runs
-again, as long as the job may wait for a quiet device. A quick job has a short head-to-head of its fastest
-trial alone. If another job stored a winner of the problem meanwhile, the races run again with that one, at
-most ``SELECTIONS`` times in all.
+head-to-head. Its samples took no part in the choice; they give the reported speed-up. The stored winner of
+the problem takes part in the final, so that one race compares it with its challengers. A final or
+head-to-head that others disturbed runs again, as long as the job may wait for a quiet device. A quick job has
+a short head-to-head of its fastest trial alone. If another job stored a winner of the problem meanwhile, the
+races run again with that one, at most ``SELECTIONS`` times in all.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from tuner.workers.process import WorkerError
 FINAL_CANDIDATES = 4
 WITHIN = 1.10
 NEGLIGIBLE = 1.003
-CLEAR = 1.03
 RACE_SECONDS = 20.0
 SLACK = 5.0
 STEADY = 1.25
@@ -66,7 +64,6 @@ class Stage:
 
 FINAL = Stage(RaceRules(32, 0, passes=1, dropping=True), fewest=16)
 HEAD_TO_HEAD = Stage(RaceRules(32, 1), fewest=16)
-SHORT = Stage(RaceRules(32, 1, passes=1), fewest=16)
 QUICK = Stage(RaceRules(32, 2, passes=1, quick=True), fewest=16)
 STAGES = (FINAL, HEAD_TO_HEAD, QUICK)
 
@@ -163,7 +160,7 @@ def _decided(context: JobContext, candidates: list[Candidate], stored: Candidate
         won = _final(context, candidates, stored)
         if context.cancelled.is_set():
             break
-        best = best_config(context, won, _race(context, [won.winner], after_final(won)))
+        best = best_config(context, won, _race(context, [won.winner], HEAD_TO_HEAD))
         ends = ends or time.monotonic() + context.quiet_wait_s
         if not best.timing.disturbed or time.monotonic() >= ends:
             return best
@@ -250,8 +247,11 @@ def shortlist(trials: Sequence[Trial]) -> list[Trial]:
     """
     complete = [trial for trial in trials if trial.outcome is Outcome.OK]
     methods = dict.fromkeys(timed(trial).method for trial in reversed(complete))
-    by_method = ([trial for trial in complete if timed(trial).method == method] for method in methods)
-    return [trial for alike in by_method for trial in _fastest(alike)]
+    return [
+        trial
+        for method in methods
+        for trial in _fastest([trial for trial in complete if timed(trial).method == method])
+    ]
 
 
 def _fastest(trials: Sequence[Trial]) -> list[Trial]:
@@ -302,14 +302,6 @@ def final_result(
     return FinalResult(candidates[winner], tuple(candidates[i].config for i in tied if i != winner))
 
 
-def after_final(won: FinalResult) -> Stage:
-    """The head-to-head after a final: a short one if that shows 3 % between winner and vendor library."""
-    if won.race is None:
-        return HEAD_TO_HEAD
-    ratio = median(won.race.samples_us[-1]) / median(won.race.samples_us[won.row])
-    return HEAD_TO_HEAD if 1 / CLEAR < ratio < CLEAR else SHORT
-
-
 def _raced(
     context: JobContext, candidates: list[Candidate], stage: Stage
 ) -> tuple[list[Candidate], RaceSamples]:
@@ -318,7 +310,9 @@ def _raced(
         return candidates, _race(context, candidates, stage)
     except (WorkerError, LaunchError):
         candidates = [
-            one for one in candidates if not context.cancelled.is_set() and _runs_alone(context, one)
+            candidate
+            for candidate in candidates
+            if not context.cancelled.is_set() and _runs_alone(context, candidate)
         ]
         if not candidates or context.cancelled.is_set():
             raise

@@ -32,7 +32,7 @@ from tuner.measure.operands import bind_all, rotated_sets
 from tuner.measure.timing import settle
 from tuner.measure.vendor import fastest_for, fastest_row, forget, leading_for, remember
 
-METHOD = "interleaved-v13, sustained"
+METHOD = "interleaved-v12, sustained"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
