@@ -23,6 +23,7 @@ ODD = GemmProblem(199, 271, 329, "float16", "nt")
 RELU = dataclasses.replace(PLAIN, activation="relu")
 GELU = dataclasses.replace(PLAIN, activation="gelu")
 FLOAT32 = GemmProblem(200, 272, 328, "float32", "nn")
+SHORT32 = GemmProblem(200, 272, 24, "float32", "nn")
 FLOAT8 = GemmProblem(200, 272, 2064, "float8_e4m3fn", "nt")
 FEW = GemmProblem(5, 1000, 2048, "float16", "nt")
 
@@ -159,7 +160,8 @@ FAULTS = (
         "min(first + split_tiles, all_k_tiles - 1);",
         FLOAT32,
     ),
-    Fault("simt", "simt/kernel.cu", "acc[i][j] += x[i] * y[j];", "acc[i][j] += x[i] * y[0];", FLOAT32),
+    Fault("simt", "simt/kernel.cu", "TileA::elements + k * TileB::stride", "TileA::elements", FLOAT32),
+    Fault("simt", "simt/kernel.cu", "b.load(y, k);", "b.load(y, begin);", SHORT32, {"stages": 0}),
     # gemv and gemv_tma.
     Fault("gemv", "gemv/epilogue.cuh", "w < PARTIALS; ++w", "w < PARTIALS - 1; ++w", FEW),
     Fault(
@@ -245,7 +247,7 @@ FAULTS = (
     ),
     # wgmma_ws: the repack kernel, the epilogue, split-K.
     Fault("wgmma_ws", REPACK, "const int bits = shift % 4 * 8;", "const int bits = 0;", ODD),
-    Fault("wgmma_ws", REPACK, "i < 16 && first + i < end; ++i", "i < 16 && first + i + 2 < end; ++i", ODD),
+    Fault("wgmma_ws", REPACK, "end_chunk <= last", "end_chunk < last", ODD),
     Fault("wgmma_ws", WS_STORE, "values[matrix] = value(at,", "values[matrix] = value(at ^ 1,", PLAIN),
     Fault("wgmma_ws", WS_STORE, "if (last) here[first] = low;", "", ODD, {"epilogue": "stmatrix"}),
     Fault(
