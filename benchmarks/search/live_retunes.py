@@ -1,11 +1,10 @@
-"""The true regret of live tuning: one shape tuned many times, the winners raced with the recorded optimum.
+"""The true regret of live tuning: a shape tuned many times, the winners raced with the best recorded configs.
 
     python -m benchmarks.search.live_retunes benchmarks/spaces/SPACE.t4.json.gz --tunes 20 --device cuda:0
 
 Each re-tune is a job as the service runs it (:mod:`benchmarks.common.fresh`), with a seed and an empty
-database of its own. It searches the configs of the recorded space, whose optimum is known, and tries the
-family's own heuristic configs like any job, recorded or not. All share the device's process and what was
-compiled before.
+database of its own. It searches the family of the recorded space, as any job of that family does. All share
+the device's process and what was compiled before.
 
 Recorded times are of another day, and a job's own figures of other moments. So every kernel that won and the
 ``--best`` fastest of the recording are then raced together (:mod:`tuner.measure.race`): interleaved, at
@@ -20,24 +19,23 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import dataclasses
 import hashlib
+import itertools
 import math
 import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from benchmarks.common import pages
 from benchmarks.common.fresh import DEVICE_PHASES, FreshTuner
 from benchmarks.common.results import RESULTS, device_facts, now, write_json
-from kernels.base.family import Family
 from kernels.registry import FAMILIES
 from tilewright import __version__
 from tilewright.artifact import Artifact
@@ -47,10 +45,8 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import TuneRequest
 from tuner.measure.race import RaceRules
 from tuner.measure.stats import CONFIDENCE, median, paired_ratio, rounds_needed
-from tuner.replay.device import narrowed
 from tuner.replay.formats import read_space
 from tuner.replay.space import RecordedSpace, SpaceError
-from tuner.search.pool import Pool
 from tuner.workers.bench import Bench, list_devices
 
 _TIMEOUT_S = 600.0  # of one call of the device's process: a trial, or a second's slice of the race
@@ -109,36 +105,17 @@ class Regret:
         return self.low <= 0.0
 
 
-@contextlib.contextmanager
-def searching(space: RecordedSpace, device: DeviceSpec) -> Iterator[None]:
-    """Have the jobs of this process search exactly the configs of ``space``.
-
-    Beside them a job tries the family's heuristic configs, recorded or not. Jobs name their families, so the
-    registry is where one is narrowed.
+def check_device(space: RecordedSpace, device: DeviceSpec) -> None:
+    """Refuse a space whose best configs say nothing about this device.
 
     Raises:
-        SpaceError: the space is not one of this device, or its values give other configs now.
-        InvalidProblem: the family has lost a knob or a value.
+        SpaceError: it is of another family or device.
     """
-    recorded = space.device.device_class.id
     if space.family not in FAMILIES:
         raise SpaceError(f"{space.name} is of {space.family}, which is none of {', '.join(FAMILIES)}")
-    if device.device_class.id != recorded:
-        raise SpaceError(f"{space.name} was recorded on {recorded}, this is {device.device_class.id}")
-    whole = FAMILIES[space.family]
-    family = narrowed(whole, {knob.name: [str(value) for value in knob.values] for knob in space.knobs})
-    pool = Pool.of(family, space.problem, device)
-    if not np.array_equal(pool.points, space.points):
-        raise SpaceError(
-            f"{space.name} holds {len(space)} configs, the same values give {len(pool)} or other ones now:"
-            " record it anew"
-        )
-    # NOTE: narrowing keeps everything of a family but its searched values.
-    FAMILIES[space.family] = cast(Family[Any], family)
-    try:
-        yield
-    finally:
-        FAMILIES[space.family] = whole
+    recorded, here = space.device.device_class.id, device.device_class.id
+    if here != recorded:
+        raise SpaceError(f"{space.name} was recorded on {recorded}, this is {here}; use a space of this one")
 
 
 def retune(tuner: FreshTuner, request: TuneRequest) -> Retune:
@@ -164,14 +141,19 @@ def retune(tuner: FreshTuner, request: TuneRequest) -> Retune:
 
 
 def rebuilt(space: RecordedSpace, count: int, tuner: FreshTuner) -> dict[Config, Artifact]:
-    """The ``count`` recorded configs of the lowest times, the fastest first, compiled and checked anew.
+    """The ``count`` recorded configs of the lowest times that are valid today, compiled and checked anew.
 
     Raises:
-        SpaceError: one does not compile, run or give the right result any more.
+        SpaceError: none is valid any more, or one does not compile, run or give the right result.
         DeviceUnavailable: the compiler or the device's libraries are missing.
     """
-    best = space.best(count)
+    family, device = FAMILIES[space.family], tuner.bench.spec
+    known = (family.completed(config) for config in space.best(len(space)))
+    valid = (config for config in known if not family.why_invalid(config, space.problem, device))
+    best = list(itertools.islice(valid, count))
     found = tuner.built(best, space.problem)
+    if not best:
+        raise SpaceError(f"no config of {space.name} is valid any more: record it anew")
     for config in best:
         if config not in found:
             raise SpaceError(
@@ -301,7 +283,8 @@ def main(words: Sequence[str]) -> int:
     space = read_space(plan.space)
     out = plan.out or RESULTS / f"live-retunes-{space.name}.json"
     device = plan.device or list_devices()[0]
-    with FreshTuner(device, plan.compile_processes) as tuner, searching(space, tuner.bench.spec):
+    with FreshTuner(device, plan.compile_processes) as tuner:
+        check_device(space, tuner.bench.spec)
         report = _head(space, plan, words) | device_facts(tuner.bench.spec, tuner.bench.driver)
         recorded = rebuilt(space, plan.best, tuner)
         write_json(out, report)

@@ -13,9 +13,18 @@ from toy_family import toy_space
 from typer.testing import CliRunner
 
 from benchmarks.common import fresh
+from benchmarks.common.fresh import FreshTuner
 from benchmarks.search import live_retunes
 from benchmarks.search import report as report_
-from benchmarks.search.live_retunes import Regret, Retune, figures, flip_rate, regrets, searching
+from benchmarks.search.live_retunes import (
+    Regret,
+    Retune,
+    check_device,
+    figures,
+    flip_rate,
+    rebuilt,
+    regrets,
+)
 from kernels.registry import FAMILIES
 from service.cli.main import app
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Resources, Serves
@@ -24,7 +33,6 @@ from tilewright.schema.problem import GemmProblem
 from tuner.devices.host import query_host
 from tuner.replay.formats import read_space
 from tuner.replay.space import RecordedSpace, SpaceError
-from tuner.search.points import valid_points
 
 
 def artifact(name: str) -> Artifact:
@@ -166,37 +174,38 @@ def test_nothing_starts_after_the_time_is_up(recorded: Path, tmp_path: Path) -> 
     assert (code, found["tunes"], "figures" in found) == (1, [], False)
 
 
-def test_jobs_search_the_recorded_configs_and_afterwards_all(recorded: Path) -> None:
-    space, whole = read_space(recorded), FAMILIES["host"]
-    with searching(space, query_host()):
-        narrow = FAMILIES["host"]
-        assert len(list(valid_points(narrow, space.problem, query_host()))) == 8
-    assert FAMILIES["host"] is whole
-
-
 def other_device(space: RecordedSpace) -> RecordedSpace:
     return dataclasses.replace(
         space, device=dataclasses.replace(space.device, sm_count=space.device.sm_count + 1)
     )
 
 
-def one_less(space: RecordedSpace) -> RecordedSpace:
-    return dataclasses.replace(space, points=space.points[1:], entries=space.entries[1:])
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (other_device, "was recorded on .*, this is "),
-        (one_less, "holds 7 configs, the same values give 8"),
+        (other_device, "was recorded on .*, this is .*; use a space of this one"),
         (lambda _space: toy_space(), "toy-space is of toy, which is none of"),
     ],
-    ids=["another device", "other rules", "another's kernel"],
+    ids=["another device", "another's kernel"],
 )
-def test_a_space_whose_optimum_is_not_known_here_is_refused(recorded: Path, change, reason: str) -> None:
-    space = change(read_space(recorded))
-    with pytest.raises(SpaceError, match=reason), searching(space, query_host()):
-        pass
+def test_a_space_that_says_nothing_about_this_device_is_refused(recorded: Path, change, reason: str) -> None:
+    with pytest.raises(SpaceError, match=reason):
+        check_device(change(read_space(recorded)), query_host())
+
+
+def test_recorded_configs_that_are_no_longer_valid_are_passed_over(recorded: Path, monkeypatch) -> None:
+    space, host = read_space(recorded), FAMILIES["host"]
+    gone, *rest = space.best(3)
+    refused = {gone}
+    why_invalid = host.why_invalid
+    monkeypatch.setattr(
+        host, "why_invalid", lambda config, *of: "gone" if config in refused else why_invalid(config, *of)
+    )
+    with FreshTuner("host", 2) as tuner:
+        assert list(rebuilt(space, 2, tuner)) == rest
+        refused.update(space.best(len(space)))
+        with pytest.raises(SpaceError, match=r"no config of .* is valid any more: record it anew"):
+            rebuilt(space, 2, tuner)
 
 
 @pytest.mark.parametrize("option", ["--tunes=0", "--rounds=7", "--best=0", "--budget=0"])
