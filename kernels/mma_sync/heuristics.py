@@ -137,8 +137,9 @@ def _filled(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Iterator[K
 
 
 def _widest_copy(c: Knobs, p: GemmProblem) -> int:
-    """Bytes of the widest copies that suit: through the L1 if all CTAs load the same tile of A or B."""
-    shared = p.k <= c.tile_k and (p.m <= c.tile_m or p.n <= c.tile_n)
+    """Bytes of the widest copies that suit: through the L1 if all CTAs of a product, several, load the same
+    tile of A or B."""
+    shared = p.k <= c.tile_k and (p.m <= c.tile_m) != (p.n <= c.tile_n)
     return _THROUGH_L1 if shared and not c.repack else 16
 
 

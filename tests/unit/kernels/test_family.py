@@ -288,6 +288,21 @@ def test_families_for(problem: GemmProblem, device: DeviceSpec, names: set[str])
     assert set(families_for(problem, device)) == names
 
 
+@pytest.mark.parametrize(
+    ("problem", "copy_bytes"),
+    [
+        (GemmProblem(65536, 24, 24, dtype="bfloat16"), 8),
+        (GemmProblem(64, 4096, 32, batch=3), 8),
+        # A CTA computes a whole D, of which it alone reads A and B.
+        (GemmProblem(64, 64, 32, batch=2000), 16),
+        (GemmProblem(16, 16, 16), 16),
+    ],
+    ids=str,
+)
+def test_a_tile_that_many_ctas_load_goes_through_the_l1(problem: GemmProblem, copy_bytes: int) -> None:
+    assert MMA_SYNC.heuristic_configs(problem, gpu("sm_90"))[0]["copy_bytes"] == copy_bytes
+
+
 HEURISTICS = [
     *(GemmProblem(*size, dtype="bfloat16") for size in ((127, 129, 1023), (33, 65, 129), (65536, 24, 24))),
     *(GemmProblem(320, 2048, 1024, layout=layout) for layout in Layout),
