@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernels.common import cuda
 from kernels.gemv.config import Knobs
-from kernels.gemv.shape import GemvShape, split_workspace
+from kernels.gemv.shape import GemvShape
 from tilewright.artifact import Grid, Workspace
 from tilewright.schema.problem import GemmProblem
 
@@ -37,9 +37,10 @@ def grid(config: Knobs, shape: GemvShape) -> Grid:
 
 
 def workspace(config: Knobs, problem: GemmProblem) -> Workspace:
-    """A counter and the partials of every split of a tile."""
+    """A counter and the partials of every split of a tile, of which every thread holds equally many."""
     tile = grid(config, GemvShape.of(problem))
-    return split_workspace(problem, tile.tile_m * tile.tile_n, config.threads, config.split_k)
+    held = -(-tile.tile_m * tile.tile_n // config.threads) * config.threads
+    return cuda.split_workspace(config.split_k, held, problem)
 
 
 def smem_bytes(config: Knobs, problem: GemmProblem) -> int:

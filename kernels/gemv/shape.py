@@ -1,4 +1,4 @@
-"""``GemvShape``, a problem in terms of weights and activations, and the workspace of the GEMV families.
+"""``GemvShape``, a problem in terms of weights and activations.
 
 The *weights* are the operand with many rows, read once; the *activations* are the one with at most 16 rows.
 """
@@ -9,7 +9,6 @@ import dataclasses
 from typing import Literal
 
 from kernels.common import cuda
-from tilewright.artifact import Workspace
 from tilewright.schema.problem import DType, GemmProblem
 
 MAX_ACTIVATION_ROWS = 16
@@ -51,10 +50,3 @@ class GemvShape:
     def vector(self) -> int:
         """Elements of a 16-byte vector."""
         return 16 // self.dtype.size
-
-
-def split_workspace(problem: GemmProblem, tile_elements: int, threads: int, split_k: int) -> Workspace:
-    """A counter and the partials of every split of a tile, of which every thread holds equally many."""
-    if split_k == 1:
-        return Workspace()
-    return Workspace(4, split_k * -(-tile_elements // threads) * threads * cuda.accumulator_bytes(problem))

@@ -37,6 +37,7 @@ constexpr int mma_columns = (activation_rows + 7) / 8; // mma tiles of 8 activat
 constexpr int elements = weight_rows * activation_rows, own_elements = elements / cluster_k;
 } // namespace cfg
 
+static_assert(cfg::split_k == 1, "family gemv_tma does not split k");
 static_assert(supported<In>, "gemv_tma multiplies f16, bf16, e4m3, e5m2, s8 and u8");
 static_assert(!cfg::a_transposed && cfg::b_transposed, "gemv_tma reads operands whose rows run along k");
 static_assert(WEIGHTS_A == 0 || WEIGHTS_A == 1, "WEIGHTS_A is 0 or 1");

@@ -46,6 +46,7 @@ BROKEN = [
     ({"CLUSTER_K": 3}, "CLUSTER_K is 1, 2, 4 or 8"),
     ({"CLUSTER_K": 16}, "CLUSTER_K is 1, 2, 4 or 8"),
     ({"PREFETCH": 33}, "at most one box"),
+    ({"SPLIT_K": 2}, "does not split k"),
 ]
 
 
