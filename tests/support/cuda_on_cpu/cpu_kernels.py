@@ -1,7 +1,7 @@
 """Runs a kernel source of the CUDA families on the CPU: g++ compiles it as it lies, with stand-ins for PTX.
 
-``mma_sync`` alone; see ``cta.cpp``. Matrices are dense, their elements small whole numbers, so that results
-are exact in every type.
+``mma_sync`` and ``simt``; see ``cta.cpp``. Matrices are dense, their elements small whole numbers, so that
+results are exact in every type.
 """
 
 from __future__ import annotations
