@@ -40,7 +40,6 @@ _SHAPES = (
     (32, 32, 128, 2, 2, 4),
     (16, 128, 64, 1, 4, 5),
     (16, 64, 64, 1, 2, 5),
-    (16, 16, 32, 1, 2, 2),
 )
 _HINTED_TILE_K, _HINTED_STAGES = 32, 3  # if a hint has none
 _REPACK_CLOCKS = 5000  # of the launches before, some 3 us
@@ -179,8 +178,8 @@ def _why_slow_loads(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 
 def _why_copy_width(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    if c.copy_bytes != _widest_copy(c, p):
-        return "copies of 16 bytes move most, those of 8 keep a tile that all CTAs share in the L1"
+    if c.copy_bytes == _THROUGH_L1 != _widest_copy(c, p):
+        return "copies of 8 bytes pay for a tile that all CTAs share, which stays in the L1"
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from device_samples import A100 as GPU
-from device_samples import gpu
+from device_samples import H200, gpu
 
 from kernels import registry
 from kernels.base.family import Family
@@ -301,6 +301,40 @@ def test_families_for(problem: GemmProblem, device: DeviceSpec, names: set[str])
 )
 def test_a_tile_that_many_ctas_load_goes_through_the_l1(problem: GemmProblem, copy_bytes: int) -> None:
     assert MMA_SYNC.heuristic_configs(problem, gpu("sm_90"))[0]["copy_bytes"] == copy_bytes
+
+
+SIZES = {(2, 3, 5): "direct", (16, 16, 16): "direct", (64, 64, 64): "smem", (4096, 4096, 64): "smem"}
+
+
+def test_both_copies_of_a_shared_tile_are_searched_and_narrow_ones_of_no_other() -> None:
+    def why_not(problem: GemmProblem, copy_bytes: int) -> str | None:
+        first = MMA_SYNC.heuristic_configs(problem, gpu("sm_90"))[0]
+        config = Config.of(first.family, dict(first.knobs) | {"copy_bytes": copy_bytes})
+        return MMA_SYNC.why_not_searched(config, problem, gpu("sm_90"))
+
+    narrow = GemmProblem(65536, 24, 24, dtype="bfloat16")
+    assert why_not(narrow, 8) is None
+    assert why_not(narrow, 16) is None
+    assert "copies of 8 bytes pay for a tile that all CTAs share" in (
+        why_not(GemmProblem(4096, 4096, 4096), 8) or ""
+    )
+
+
+def test_k_is_split_further_where_loads_pass_through_registers() -> None:
+    """Rows of 4098 bytes are copied two bytes at a time, some 80 loads a thread and k tile: more splits hide
+    them. The eighth has no k at all, but shortens the others to five k tiles."""
+    problem = GemmProblem(2047, 96, 2049, dtype="bfloat16")
+    tiles = {
+        (config["tile_m"], config["tile_n"]): config["split_k"]
+        for config in MMA_SYNC.heuristic_configs(problem, H200)
+        if not config["repack"]
+    }
+    assert tiles[64, 96] == 8
+
+
+def test_a_single_cta_stores_from_registers() -> None:
+    of = {size: MMA_SYNC.heuristic_configs(GemmProblem(*size), gpu("sm_90"))[0] for size in SIZES}
+    assert {size: config["epilogue"] for size, config in of.items()} == SIZES
 
 
 HEURISTICS = [
