@@ -21,6 +21,7 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Trial
 from tuner.job.progress import timed
 from tuner.search.search import MEASURED, heuristic_configs
+from tuner.store.exchange import current_config
 
 CLOSE = 1.15  # times the best of a row: the family may win on the next one
 FAR = 1.6  # times the best of a row: it is not tried on the next one
@@ -90,7 +91,7 @@ def first_configs(
     Args:
         request: of the row.
         done: the rows that were searched.
-        known: configs from the database.
+        known: configs from the database, of any release.
     """
     problem, counts = request.problem, COUNTS[request.level]
     near = nearest(done, problem.m)
@@ -100,7 +101,8 @@ def first_configs(
         if name in request.families or not request.families
     ]
     own = [one for of_rank in itertools.zip_longest(*of_families) for one in of_rank if one]
-    chosen = dict.fromkeys([*winners(near)[: counts.neighbours], *known, *own])
+    given = map(current_config, [*winners(near)[: counts.neighbours], *known])
+    chosen = dict.fromkeys([*given, *own])
     return [config for config in chosen if _valid(config, problem, device)][: counts.most]
 
 
@@ -140,4 +142,4 @@ def family_configs(
 
 def _valid(config: Config, problem: GemmProblem, device: DeviceSpec) -> bool:
     family = FAMILIES.get(config.family)
-    return family is not None and family.why_invalid(family.completed(config), problem, device) is None
+    return family is not None and family.why_invalid(config, problem, device) is None

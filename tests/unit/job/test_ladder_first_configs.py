@@ -123,6 +123,22 @@ def test_rows_of_one_class_share_what_was_measured() -> None:
     assert not set(two[1:3]) & set(found)
 
 
+def test_winners_of_an_earlier_release_are_tried_in_words_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = dataclasses.replace(LARGE, m=1)
+    today = FAMILIES["gemv_tma"].heuristic_configs(decode, HOPPER)[0]
+    one, four = (Config.of("gemv_tma", dict(today.knobs) | {"split_k": splits}) for splits in (1, 4))
+    assert today in first_configs(TuneRequest(decode), HOPPER, [], [one])
+    assert not {one, four} & set(first_configs(TuneRequest(decode), HOPPER, [], [one, four]))
+
+    monkeypatch.setitem(FAMILIES, "toy", PlantedToy())
+    lab = Lab()
+    rows = ROWS[-3:]
+    request = TuneRequest(dataclasses.replace(PROBLEM, m=rows[-1]), rows, families=("toy",), max_trials=16)
+    stored = Config.of("toy", dict(PlantedToy().make(16, 2).knobs) | {"removed": 1})
+    surroundings: Any = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
+    assert len(tune_ladder(request, "job-1", *surroundings, initial_configs=lambda _: [stored])) == len(rows)
+
+
 def test_the_page_on_searches_says_how_many_first_configs_a_row_has() -> None:
     page = (Path(__file__).parents[3] / "docs" / "search.md").read_text()
     assert f"at most {COUNTS[Level.FULL].most} (`quick`: {COUNTS[Level.QUICK].most})" in page
