@@ -89,7 +89,15 @@ class LadderJob:
         Raises:
             InvalidProblem: no family computes any of them.
         """
-        done, reason, rows = list[Row](), None, list(self._rows.values())
+        rows = list(self._rows.values())
+        try:
+            return self._search(rows)
+        finally:
+            for row in rows:
+                row.cancel_begun()
+
+    def _search(self, rows: Sequence[Row]) -> list[Row]:
+        done, reason = list[Row](), None
         for row, following in zip(rows, [*rows[1:], None], strict=True):
             if self.context.cancelled.is_set():
                 break
@@ -106,8 +114,6 @@ class LadderJob:
                     self.failed(row.m, str(error))
             else:
                 done.append(row)
-        for row in rows:
-            row.cancel_begun()
         if reason and not done and not self.trials:
             raise reason
         return done

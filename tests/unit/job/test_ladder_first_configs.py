@@ -18,9 +18,11 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import Level, TuneRequest
 from tilewright.schema.problem import DType, GemmProblem
+from tilewright.schema.trial import Trial
 from tuner.job.first_configs import COUNTS, Measured, first_configs
 from tuner.job.ladder import tune_ladder
 from tuner.job.ladder_rows import ORIGIN
+from tuner.store.database import JobTaken
 
 ROWS = tuple(2**power for power in range(1, 14))
 LARGE = GemmProblem(8192, 6144, 4096, DType.BFLOAT16)
@@ -172,3 +174,27 @@ def test_a_row_is_compiled_while_the_row_above_it_is_measured(monkeypatch: pytes
         used = ahead.intersection(tried[:4])
         assert used
         assert {compiled.count(config) for config in used} == {1}
+
+
+def test_a_job_that_is_taken_cancels_what_is_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAMILIES, "toy", PlantedToy())
+    lab = Lab(spec=dataclasses.replace(DEVICE, kind="cuda"))
+    lab.bench.on_row, lab.bench.vendor_us = heuristics_are_best, 1e4
+    *_, next_row, row, first_row = ROWS
+    submit = lab.builder.submit
+
+    def slow_for_the_next_row(name: str, config: Config, problem: GemmProblem, device: DeviceSpec) -> Any:
+        lab.builder.at_once = problem.m != next_row
+        return submit(name, config, problem, device)
+
+    def taken(trial: Trial) -> None:
+        if trial.m == row:
+            raise JobTaken("by another service")
+
+    lab.builder.submit, lab.recorder.on_trial = slow_for_the_next_row, taken  # type: ignore[method-assign]
+    request = TuneRequest(dataclasses.replace(PROBLEM, m=first_row), ROWS, families=("toy",), max_trials=16)
+    surroundings: Any = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
+    with pytest.raises(JobTaken):
+        tune_ladder(request, "job-1", *surroundings)
+    assert any(future.cancelled() for future in lab.builder.futures)
+    assert all(future.done() for future in lab.builder.futures)
