@@ -136,8 +136,8 @@ def _filled(problem: GemmProblem, device: DeviceSpec, *shape: int) -> Iterator[K
 
 
 def _widest_copy(c: Knobs, p: GemmProblem) -> int:
-    """Bytes of the widest copies that suit: through the L1 if all CTAs of a product, several, load the same
-    tile of A or B."""
+    """Bytes of the widest copies that suit: through the L1 if several CTAs load the same tile of A or B and
+    nothing else of it."""
     shared = p.k <= c.tile_k and (p.m <= c.tile_m) != (p.n <= c.tile_n)
     return _THROUGH_L1 if shared and not c.repack else 16
 

@@ -185,7 +185,7 @@ def test_narrow_strides_take_narrow_loads() -> None:
     ids=str,
 )
 def test_a_config_with_a_removed_knob_is_completed(removed) -> None:
-    """Whatever was stored of weights and caches, no value won a race; a CTA has one tile of weights."""
+    """Hints for caches that won no race do not count; a CTA has one tile of weights."""
     stored = Config.of("gemv", BASE | removed)
     assert GEMV.completed(stored) == Config.of("gemv", BASE)
 
