@@ -23,6 +23,7 @@ ODD = GemmProblem(199, 271, 329, "float16", "nt")
 RELU = dataclasses.replace(PLAIN, activation="relu")
 GELU = dataclasses.replace(PLAIN, activation="gelu")
 FLOAT32 = GemmProblem(200, 272, 328, "float32", "nn")
+TWO32 = dataclasses.replace(FLOAT32, batch=2)
 SHORT32 = GemmProblem(200, 272, 24, "float32", "nn")
 FLOAT8 = GemmProblem(200, 272, 2064, "float8_e4m3fn", "nt")
 FEW = GemmProblem(5, 1000, 2048, "float16", "nt")
@@ -152,7 +153,8 @@ FAULTS = (
         LONG,
         SPLIT,
     ),
-    Fault("simt", "simt/kernel.cu", "x0 + x < extent && k0 + k < depth", "x0 + x < extent", FLOAT32),
+    # What lies behind the rows of the first product is the second one, not zeros by chance.
+    Fault("simt", "simt/kernel.cu", "x0 + x < extent && k0 + k < depth", "x0 + x < extent", TWO32),
     Fault(
         "simt",
         "simt/kernel.cu",

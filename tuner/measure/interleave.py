@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 
 from tilewright.launch import Launch
-from tilewright.schema.device import DeviceSpec
 from tuner.devices.base import Device, Telemetry
 from tuner.measure.stats import left_behind
 from tuner.measure.timing import (
     WARM_UP_S,
+    at_power_limit,
     idle_s,
     in_turn,
     keep_busy,
@@ -38,8 +38,6 @@ from tuner.measure.timing import (
 
 GRAPHS, FEW_GRAPHS = 32, 8  # of a candidate; few where a difference of 1 % decides little
 MOST_LAUNCHES = 2**14  # in all graphs of a candidate
-AT_LIMIT = 0.95  # of the power that a device may draw
-BELOW_TOP = 0.99  # of its highest clock
 PERIOD_S = 1.0  # of the swing at the power limit
 PHASES = 8  # as many rounds as an interval needs
 TURN_S, COUNTED_S = PERIOD_S / PHASES, 0.04
@@ -285,13 +283,6 @@ def _seconds(sample: Callable[[int], float]) -> float:
         sample(-1)
         times.append(time.monotonic())
     return min(later - earlier for earlier, later in itertools.pairwise(times))
-
-
-def at_power_limit(now: Telemetry, spec: DeviceSpec) -> bool:
-    """Whether power, not the highest clock, limits the kernels that run on the device."""
-    at_top = now.mhz is not None and now.mhz >= BELOW_TOP * spec.clock_mhz > 0
-    near = now.watts is not None and now.watts >= AT_LIMIT * spec.power_watts > 0
-    return not at_top and (now.capped or near)
 
 
 def finishers(rows: Sequence[Sequence[float]]) -> list[int]:

@@ -143,7 +143,7 @@ class Race:
         self._states: States = []
         order = random.Random(rules.seed)
         into = self._rows, self._states
-        self._chooses = bool(rules.dropping and self._algorithms)
+        self._competes, self._chooses = rules.dropping, bool(rules.dropping and self._algorithms)
         groups = [range(len(kernels)), range(len(kernels), len(candidates))]
         passes = 0 if memory_bound(problem, device.spec) else rules.passes
         self._power_matters = passes > 0
@@ -162,7 +162,12 @@ class Race:
     def warm_up(self) -> None:
         """Load the device until its clocks are steady: before the first round, and after others used it."""
         with self._interference.watched():
-            settle(self._device, self._samplers, power_matters=self._power_matters)
+            settle(
+                self._device,
+                self._samplers,
+                power_matters=self._power_matters,
+                until_limited=not self._competes,
+            )
         self._power_matters = False  # the rounds have begun, or begin now
 
     def run(self, seconds: float) -> None:

@@ -25,25 +25,52 @@ from tilewright.launch import Kernel, Launch, load
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Timing
-from tuner.devices.base import Device, Tensors
+from tuner.devices.base import Device, Telemetry, Tensors
 from tuner.measure.correctness import check_replays
 from tuner.measure.operands import bind, rotated_sets
 from tuner.measure.stats import median_interval
 
 STILL_WARM_S = 0.3  # idle seconds after which a device settles anew
 RESETTLE = 0.2  # of the time that an idle device needs
+LIMITED = 0.4  # of that time, after which the device tells whether power limits it
+AT_LIMIT = 0.95  # of the power that a device may draw
+BELOW_TOP = 0.99  # of its highest clock
 _loaded_until: weakref.WeakKeyDictionary[Device, float] = weakref.WeakKeyDictionary()
 
 
-def settle(device: Device, samplers: Sequence[Callable[[int], float]], *, power_matters: bool = True) -> None:
+def settle(
+    device: Device,
+    samplers: Sequence[Callable[[int], float]],
+    *,
+    power_matters: bool = True,
+    until_limited: bool = False,
+) -> None:
     """Keep the device busy until its clock is one that it can hold.
 
     A device that was busy until just now (:func:`loaded`) needs less time, unless ``power_matters``: NVML
     tells the mean power of the last second, by which a race decides how to time.
+
+    Args:
+        until_limited: stop early if the device tells that power limits it. Its times may rise by 0.8 % in the
+            second that follows (benchmarks/lab/2026-11-28-odd-shapes.md), so that all candidates must be
+            timed in turns.
     """
-    whole = power_matters or idle_s(device) > STILL_WARM_S
-    keep_busy(samplers, device.settle_s * (1.0 if whole else RESETTLE))
+    left_s = device.settle_s
+    if not power_matters and idle_s(device) <= STILL_WARM_S:
+        left_s *= RESETTLE
+    elif until_limited:
+        keep_busy(samplers, LIMITED * left_s)
+        left_s *= 0.0 if at_power_limit(device.telemetry(), device.spec) else 1.0 - LIMITED
+    if left_s:
+        keep_busy(samplers, left_s)
     loaded(device)
+
+
+def at_power_limit(now: Telemetry, spec: DeviceSpec) -> bool:
+    """Whether power, not the highest clock, limits the kernels that run on the device."""
+    at_top = now.mhz is not None and now.mhz >= BELOW_TOP * spec.clock_mhz > 0
+    near = now.watts is not None and now.watts >= AT_LIMIT * spec.power_watts > 0
+    return not at_top and (now.capped or near)
 
 
 def loaded(device: Device) -> None:

@@ -23,7 +23,7 @@ _ROUNDS = 32
 _KNOWN = 8
 _SCREENS = ((48, 200.0), (8, 2000.0))  # (algorithms that stay, microseconds of each)
 _SCREEN_RATIO = 1.12
-_LEADING, _NEAR = 4, 1.03  # what bursts predict is within 1.3 % of a race
+_LEADING, _NEAR = 3, 1.03  # what bursts predict is within 1.3 % of a race
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
@@ -111,7 +111,7 @@ def fastest_row(rows: Rows) -> int:
 def leading(
     device: Device, choices: Sequence[VendorChoice], *, power_matters: bool
 ) -> Sequence[VendorChoice]:
-    """The choices that may be the fastest: at most 4, within 3 % of the fastest.
+    """The choices that may be the fastest: at most 3, within 3 % of the fastest.
 
     A few launches of each rule out the slow ones; the others are timed as trials are.
     """
