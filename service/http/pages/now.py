@@ -209,6 +209,7 @@ async def follow(
     yield ServerSentEvent(comment="follow", retry=3000)
     with service.events.follow(job_id, newest) as follower:
         missed, told = await run_in_threadpool(_missed, service, job_id, m, after), ""
+        shown = {number for number, *_ in missed}  # of some of them, the events are yet to come
         while follower.ended is None:
             started = time.monotonic()
             if missed:
@@ -223,7 +224,10 @@ async def follow(
             missed = [
                 [event.data["number"], event.data["median_us"], event.data["outcome"]]
                 for event in news.events
-                if event.kind == "trial" and event.data["number"] > after and event.data.get("m", m) == m
+                if event.kind == "trial"
+                and event.data["number"] > after
+                and event.data["number"] not in shown
+                and event.data.get("m", m) == m
             ]
             if news.status:
                 if missed:
