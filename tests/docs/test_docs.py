@@ -27,7 +27,7 @@ from tilewright import Client
 from tilewright.schema.job import QUICK_TRIALS
 from tilewright.schema.trial import Outcome
 from tuner.job import selection
-from tuner.measure import interleave, operands, race, timing
+from tuner.measure import interleave, operands, race, timing, vendor
 from tuner.measure.stats import BEHIND, CONFIDENCE
 from tuner.store.faults import drift
 from tuner.store.models import Base
@@ -196,6 +196,7 @@ def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     page = " ".join(text("measurement.md").split())
     assert f"within {selection.WITHIN - 1:.0%} of the best".replace("%", " %") in page
     assert f"at most {selection.FINAL_CANDIDATES}, race interleaved" in page
+    assert f"with up to {vendor._LEADING} algorithms" in page
     assert f"at most {selection.NEGLIGIBLE - 1:.1%} behind".replace("%", " %") in page
     stage, turns = selection.HEAD_TO_HEAD, interleave.PHASES * selection.HEAD_TO_HEAD.rules.passes
     assert f"{stage.fewest} to {stage.rules.rounds} rounds, at the power limit {turns}" in page

@@ -33,7 +33,7 @@ from tuner.measure.stats import CONFIDENCE, left_behind, median, paired_ratio, r
 from tuner.measure.timing import timing_of
 from tuner.workers.process import WorkerError
 
-FINAL_CANDIDATES = 3  # the fourth of bursts wins 2 of 25 races, by 0.02 and 0.5 %
+FINAL_CANDIDATES = 3  # a fourth would rarely win (benchmarks/lab/2026-11-28-shorter-races.md)
 WITHIN = 1.10
 NEGLIGIBLE = 1.003
 RACE_SECONDS = 20.0

@@ -143,7 +143,7 @@ class Race:
         self._states: States = []
         order = random.Random(rules.seed)
         into = self._rows, self._states
-        self._competes, self._chooses = rules.dropping, bool(rules.dropping and self._algorithms)
+        self._competes = rules.dropping
         groups = [range(len(kernels)), range(len(kernels), len(candidates))]
         passes = 0 if memory_bound(problem, device.spec) else rules.passes
         self._power_matters = passes > 0
@@ -180,7 +180,7 @@ class Race:
         self.done = True
         if self._interference.reasons():
             forget(self._device, self._problem)  # what was chosen under interference is chosen again
-        elif self._chooses:
+        elif self._competes and self._algorithms:
             remember(self._device, self._problem, self._algorithms[self._fastest_algorithm()])
 
     def _fastest_algorithm(self) -> int:

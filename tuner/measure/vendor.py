@@ -23,7 +23,7 @@ _ROUNDS = 32
 _KNOWN = 8
 _SCREENS = ((48, 200.0), (8, 2000.0))  # (algorithms that stay, microseconds of each)
 _SCREEN_RATIO = 1.12
-_LEADING, _NEAR = 3, 1.03  # what bursts predict is within 1.3 % of a race
+_LEADING, _NEAR = 3, 1.03  # as many as kernels; what bursts predict is within 1.3 % of a race
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
