@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from databases import Databases, migrate, opened
-from sqlalchemy import select, text
-from sqlalchemy.exc import InternalError
+from sqlalchemy import event, select, text
+from sqlalchemy.exc import DBAPIError, InternalError
 from store_samples import HOST, request
 
 from service.engine import event_feed
@@ -241,3 +241,20 @@ def test_a_process_that_is_stopped_keeps_no_lock_for_long(
     with store.read() as session:
         shown = session.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()
     assert shown == "0", "a reader may be as slow as who reads its answer"
+
+
+def test_a_server_that_is_lost_as_a_transaction_begins_is_an_outage(store: Store) -> None:
+    """Its connection was found alive just before."""
+    lost: list[int] = []
+
+    def lose(connection: Any, *_: object) -> None:
+        if not lost:
+            lost.append(connection.info.backend_pid)
+            with store.read() as session:
+                session.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": lost[0]})
+
+    event.listen(store.engine, "checkout", lose)
+    with pytest.raises(DBAPIError) as ended:
+        submitted(store)
+    assert outage(ended.value) is Outage.DOWN
+    assert submitted(store)

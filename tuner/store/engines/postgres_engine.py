@@ -58,9 +58,10 @@ def _begin(connection: Connection) -> None:
     settings = {"idle_in_transaction_session_timeout": ALIVE["tcp_user_timeout"]}
     if (wait_s := options.get(WAIT_S)) is not None:
         settings["lock_timeout"] = round(1e3 * wait_s)
-    # NOTE: not by the connection itself, which may have been told to use a cursor of the server.
-    driver: Any = connection.connection.driver_connection
-    driver.execute("; ".join(f"SET LOCAL {name} = {ms}" for name, ms in settings.items()))
+    # NOTE: an error of the driver itself would not tell that the server is lost; a cursor of the server would
+    # set nothing until its rows are read.
+    shown = ", ".join(f"set_config('{name}', '{ms}', true)" for name, ms in settings.items())
+    connection.exec_driver_sql(f"SELECT {shown}", execution_options={"stream_results": False}).close()
 
 
 def notify(engine: Engine, job_ids: Collection[str]) -> None:
