@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
 import os
 import secrets
@@ -20,6 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
 from tilewright.errors import TilewrightError
 from tilewright.trust import About, Signature, private_folder, statement
 
+_KEPT = 256  # signatures
+
 
 class SigningKeyError(TilewrightError):
     """The signing key cannot be used; the message says what to do."""
@@ -35,9 +38,14 @@ class Signer:
     def __init__(self, private: Ed25519PrivateKey) -> None:
         self._private = private
         self.public_key = f"ed25519:{private.public_key().public_bytes_raw().hex()}"
+        # NOTE: every client of a set is sent the same ones, and Ed25519 signs a statement always alike.
+        self._signed = functools.lru_cache(_KEPT)(self._sign)
 
     def sign(self, about: About, *names: str) -> str:
         """The text of a signature over a statement, see :func:`tilewright.trust.statement`."""
+        return self._signed(about, *names)
+
+    def _sign(self, about: About, *names: str) -> str:
         return str(Signature(self.public_key, self._private.sign(statement(about, *names))))
 
     def secret(self, purpose: str) -> bytes:

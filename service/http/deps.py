@@ -48,6 +48,7 @@ class Service:
         gemm_memory: where the bodies and results of GEMM requests lie.
         import_places: how many imports may be received, wait or be at work.
         import_turn: one of them is at work.
+        set_turn: one of those who waited for a config set is being answered.
         events: of jobs that are followed.
         quality: what stored results are worth today.
         served: what device classes are served.
@@ -70,6 +71,7 @@ class Service:
     gemm_memory: GemmMemory
     import_places: asyncio.Semaphore
     import_turn: asyncio.Lock
+    set_turn: asyncio.Lock
     events: EventFeed
     quality: ResultQuality
     served: ServedSets

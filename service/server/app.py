@@ -108,6 +108,7 @@ def _service(settings: Settings, store: Store, metrics: Metrics, signer: Signer)
         ),
         asyncio.Semaphore(_MOST_IMPORTS),
         asyncio.Lock(),
+        asyncio.Lock(),
         EventFeed(store, engine.stopping.is_set),
         quality,
         served,

@@ -18,9 +18,10 @@ from service.http.routes import (
 
 def routers() -> list[APIRouter]:
     """Every router of the service."""
-    # NOTE: a request is matched with one router after the other; health is asked most often.
+    # NOTE: a request is matched with one router after the other; the first are asked most often.
     return [
         catalog.health_router,
+        config_sets.router,
         jobs.tune_router,
         misses.router,
         jobs.router,
@@ -28,7 +29,6 @@ def routers() -> list[APIRouter]:
         best.router,
         best.lookup_router,
         config_sets.artifacts_router,
-        config_sets.router,
         imports.router,
         quarantine.router,
         trials.router,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -38,6 +39,7 @@ from store_samples import (
 from service.http.deps import Service
 from service.results import snapshots
 from service.results.quality import ResultQuality
+from service.results.served import ServedSets
 from service.results.snapshots import ClassWinners, LoadedSet
 from service.server.app import create_app
 from service.settings import Settings
@@ -148,6 +150,31 @@ def test_clients_that_wait_for_a_set_leave_the_threads_to_others(
             return [reply.status_code for reply in (listed, *await asyncio.gather(*waiting))]
 
     assert asyncio.run(ask()) == [200] * 101
+
+
+def test_others_are_answered_between_those_who_waited_for_a_set(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: Future[LoadedSet] = Future()
+    monkeypatch.setattr(ServedSets, "look", lambda *_: made)
+    monkeypatch.setattr(ServedSets, "known", lambda *_: None)
+
+    async def ask() -> int:
+        """How many are answered between two moments at which others are."""
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            waiting = [asyncio.create_task(http.get(CURRENT, params=WHERE)) for _ in range(100)]
+            await asyncio.sleep(0.5)
+            made.set_result(loaded)
+            answered = [0]
+            while answered[-1] < len(waiting):
+                await asyncio.sleep(0)
+                answered.append(sum(one.done() for one in waiting))
+            assert {one.result().status_code for one in waiting} == {200}
+            return max(after - before for before, after in itertools.pairwise(answered))
+
+    loaded = app.state.service.served._read(HOST_CLASS)
+    assert asyncio.run(ask()) < 10
 
 
 def test_a_look_that_began_before_a_change_is_not_shared(
@@ -377,6 +404,7 @@ def damaged(digest: str) -> LoadedSet:
     raise ArtifactError(digest)
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(rounds=st.lists(st.lists(CHANGES, min_size=1, max_size=3), min_size=1, max_size=6))
 @example(rounds=[[("damage", 64, 0.0)], [("restart", 0, 0.0), ("look up", 0, 0.0), ("delete", 66, 0.0)]])
