@@ -70,7 +70,8 @@ test-short-and-long: $(READY)
 
 # Ray is in the extra `fleet` alone; nothing else needs it.
 test-fleet: .venv/.ready-requirements-fleet.lock
-	@timeout 1200 $(PYTEST) tests/fleet --numprocesses 2 --dist loadfile $(ARGS)
+	@timeout 2400 $(PYTEST) tests/fleet --numprocesses 2 --dist loadfile $(ARGS) || { [ $$? = 1 ] && \
+		echo 'what failed runs once more, one at a time' && $(PYTEST) --last-failed tests/fleet $(ARGS); }
 
 .venv/.ready-requirements-fleet.lock: requirements-fleet.lock $(READY)
 	@$(PIP) install --require-hashes -r $<

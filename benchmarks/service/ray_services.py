@@ -47,6 +47,11 @@ class Machine:
         """Whether the devices are this machine's CPU."""
         return self.devices[0] == "host"
 
+    @property
+    def waiting(self) -> dict[str, str]:
+        """How long races wait for a quiet device: those that share a CPU never leave each other quiet."""
+        return {"TILEWRIGHT_QUIET_WAIT_S": "0"} if self.on_host else {}
+
     @contextlib.contextmanager
     def fleet(self, name: str, count: int, **environment: str) -> Iterator[Client]:
         """A client of a service of a new Ray cluster with the first ``count`` devices, once they have
@@ -58,6 +63,7 @@ class Machine:
         kept = {"TILEWRIGHT_CACHE_DIR": str(folder / "cache"), "CUDA_CACHE_PATH": str(folder / "nvrtc")}
         kept |= environment
         kept["TILEWRIGHT_COMPILE_PROCESSES"] = str(self.compile_processes * sharing)
+        kept |= self.waiting
         folder.mkdir()
         with (
             hosts(count, folder, **kept) if self.on_host else head(count, **kept) as address,
@@ -72,7 +78,7 @@ class Machine:
         folder = self.folder / name
         folder.mkdir()
         kept = {"TILEWRIGHT_CACHE_DIR": str(folder / "cache"), "TILEWRIGHT_LOCK_DIR": str(folder)}
-        kept |= {"TILEWRIGHT_COMPILE_PROCESSES": str(self.compile_processes), **environment}
+        kept |= {"TILEWRIGHT_COMPILE_PROCESSES": str(self.compile_processes), **self.waiting, **environment}
         with service(
             folder / "service", None, self.database(name), TILEWRIGHT_DEVICES=device, **kept
         ) as client:

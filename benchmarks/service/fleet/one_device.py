@@ -68,7 +68,7 @@ def _fleet(machine: Machine, name: str) -> Iterator[Client]:
     folder = machine.folder / f"one-device-{name}"
     kept = {"TILEWRIGHT_CACHE_DIR": str(folder / "cache"), "CUDA_CACHE_PATH": str(folder / "nvrtc")}
     kept |= {"TILEWRIGHT_LOCK_DIR": str(machine.folder / "one-device-locks")}
-    kept |= {"TILEWRIGHT_COMPILE_PROCESSES": str(machine.compile_processes)}
+    kept |= {"TILEWRIGHT_COMPILE_PROCESSES": str(machine.compile_processes)} | machine.waiting
     folder.mkdir()
     with (
         head(0 if machine.on_host else 1, **kept) as address,
