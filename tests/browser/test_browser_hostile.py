@@ -28,7 +28,6 @@ TURNED = "\u202egnp.exe\u2066 right to left"
 LONG = "x" * 10_000
 HOSTILE = (IMAGE, LONG, SCRIPT, CLOSING, TURNED, "{{ 7 * 7 }}", "javascript:document.title='owned'")
 OF_ALL = ("/", "/view/results", "/view/coverage", "/view/roofline", "/view/compare?what=jobs")
-ALWAYS = 2  # of them, whose own views the short tests open
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +81,8 @@ def views_of(window: webdriver.Chrome, server: Server, names: range) -> list[str
     return of_jobs + [f"/view/results/{name + 1}{view}" for name in names for view in ("", "/why")]
 
 
-@pytest.mark.parametrize(
-    "names", [range(ALWAYS), pytest.param(range(ALWAYS, len(HOSTILE)), marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("names", [range(2), range(2, len(HOSTILE))])
 def test_hostile_names_are_text_and_do_not_widen_the_page(
     window: webdriver.Chrome, hostile: Server, names: range
 ) -> None:

@@ -10,6 +10,7 @@ from browser import beyond, complaints, drawn, foreign_requests, prefer, resize
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from sweeps import every
 
 AXE = (Path(__file__).parent / "axe.min.js").read_text()
 NAMES = (
@@ -18,7 +19,7 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every(5, NAMES))
 def test_a_view_opens_without_complaints_breaks_no_rule_and_fits_its_window(
     window: webdriver.Chrome, full: Server, views: dict[str, str], name: str
 ) -> None:
@@ -92,6 +93,7 @@ def test_the_keyboard_reaches_the_content(
     assert landmarks == {"header", "nav", "main", "footer"}
 
 
+@pytest.mark.long
 def test_each_plot_saves_as_png_and_svg(
     window: webdriver.Chrome, full: Server, views: dict[str, str], tmp_path: Path
 ) -> None:

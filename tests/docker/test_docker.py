@@ -86,6 +86,7 @@ def test_images_are_rootless_and_carry_no_build_tools(image: str) -> None:
     assert {name.removeprefix("TILEWRIGHT_").lower() for name in named} <= Settings.model_fields.keys()
 
 
+@pytest.mark.long
 def test_the_locked_packages_install_together() -> None:
     command = [
         sys.executable,

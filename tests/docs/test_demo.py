@@ -10,6 +10,7 @@ import sys
 import pytest
 
 
+@pytest.mark.long
 def test_the_demo_goes_through_every_step() -> None:
     done = _demo("--device", "host", "--extent", "96", "--max-trials", "4")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -205,6 +205,7 @@ def test_a_full_disk(service: SetService, tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 1024] == []
 
 
+@pytest.mark.long
 def test_many_processes_share_one_cache(service: SetService, tmp_path: Path) -> None:
     answers = context().SimpleQueue()
     arguments = (service.url, str(tmp_path), answers)

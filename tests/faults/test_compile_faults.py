@@ -126,6 +126,7 @@ def test_a_compiler_that_eats_memory_is_refused_it(faulty_cc: Callable[[str], No
         assert_good(builder)
 
 
+@pytest.mark.long
 def test_nvrtc_is_refused_memory_as_well() -> None:
     """It lives in the process that compiles, which goes on."""
     program = f"""

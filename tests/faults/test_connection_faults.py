@@ -74,6 +74,7 @@ def answered_s(server: Server, path: str = "/health/ready") -> float:
     return time.monotonic() - started
 
 
+@pytest.mark.long
 def test_a_flood_of_half_sent_headers_keeps_nobody_out(server: Server) -> None:
     log, cpu_s = server.folder / "log", server.cpu_s()
     size, started = log.stat().st_size, time.monotonic()

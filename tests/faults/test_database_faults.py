@@ -113,6 +113,7 @@ def seconds_of(ask: Callable[[], httpx2.Response]) -> float:
     return time.monotonic() - started
 
 
+@pytest.mark.long
 def test_a_lock_of_another_process_fills_no_threads(server: Server, http: httpx2.Client) -> None:
     assert report(http, 1).status_code == 202
     with ThreadPoolExecutor(REPORTS) as pool:

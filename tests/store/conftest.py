@@ -1,4 +1,4 @@
-"""Every test that takes ``store`` runs on SQLite and on a real PostgreSQL."""
+"""Every test that takes ``store`` runs on SQLite and, as a long one, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def postgresql_databases(tmp_path_factory: pytest.TempPathFactory, postgres: Ser
     return Databases(tmp_path_factory.mktemp("databases"), postgres)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def databases(request: pytest.FixtureRequest) -> Databases:
     made: Databases = request.getfixturevalue(f"{request.param}_databases")
     return made

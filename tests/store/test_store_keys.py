@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from databases import postgresql_is_long
 from sqlalchemy import func, select, text, update
 from store_samples import HOST, request
 
@@ -48,7 +47,6 @@ def test_an_ended_session_is_kept_until_it_would_end_by_itself(store: Store) -> 
     assert ended_rows(store) == 2
 
 
-@postgresql_is_long
 def test_a_flood_of_ended_sessions_becomes_one_row_that_ends_all_of_the_key(store: Store) -> None:
     key_id, other = create(store)[0].id, create(store)[0].id
     flood = [sign_in(key_id, number, hours=10 + number / 1000) for number in range(700)]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import psycopg
 import pytest
-from databases import postgresql_is_long
+from databases import on_both
 from sqlalchemy import func, select, true
 from store_samples import HOST, HOST_CLASS, request
 
@@ -47,6 +47,7 @@ def submit_in(store: Store, m: int) -> tuple[str, bool]:
         return job.id, created
 
 
+@on_both
 def test_identical_submissions_make_one_job(store: Store) -> None:
     for m in range(1, 6):
         results = at_once(lambda _, m=m: submit_in(store, m))
@@ -54,6 +55,7 @@ def test_identical_submissions_make_one_job(store: Store) -> None:
         assert sum(created for _, created in results) == 1
 
 
+@on_both
 def test_the_work_of_one_key_is_done_once(store: Store) -> None:
     done: list[int] = []
 
@@ -69,6 +71,7 @@ def test_the_work_of_one_key_is_done_once(store: Store) -> None:
     assert done == list(range(5))
 
 
+@on_both
 def test_each_job_is_claimed_once(store: Store) -> None:
     submitted = {submit_in(store, m)[0] for m in range(1, 31)}
 
@@ -86,6 +89,7 @@ def test_each_job_is_claimed_once(store: Store) -> None:
     assert set(claimed) == submitted
 
 
+@on_both
 def test_a_follower_sees_every_event_once(store: Store) -> None:
     """Ids become visible in order: a reader that goes on from the last id it saw misses nothing."""
     job_id, _ = submit_in(store, 1)
@@ -158,7 +162,6 @@ with ThreadPoolExecutor(4) as pool:
 """
 
 
-@postgresql_is_long
 def test_each_job_is_run_exactly_once(store: Store, url: str) -> None:
     """As ``make soak`` does with 10,000 jobs."""
     with store.begin() as session:
@@ -210,6 +213,7 @@ def commit(store: Store) -> None:
         sets.changed(session, HOST_CLASS, true())
 
 
+@on_both
 def test_the_stamp_changes_with_commits_and_only_then(store: Store) -> None:
     changes = Changes(store.engine)
     try:
@@ -230,7 +234,6 @@ def test_the_stamp_changes_with_commits_and_only_then(store: Store) -> None:
         changes.close()
 
 
-@postgresql_is_long
 def test_commits_of_another_process_change_it_and_rollbacks_do_not(store: Store, url: str) -> None:
     changes = Changes(store.engine)
     try:
@@ -256,6 +259,7 @@ store.close()
         changes.close()
 
 
+@on_both
 def test_a_connection_that_breaks_costs_one_stamp_and_repeats_none(store: Store) -> None:
     changes = Changes(store.engine)
     try:

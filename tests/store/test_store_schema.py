@@ -16,6 +16,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from databases import on_both
 from sqlalchemy import Connection, MetaData, Table, insert, inspect, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from store_samples import HOST, HOST_CLASS, request
@@ -41,6 +42,7 @@ def tables(store: Store) -> set[str]:
     return set(inspect(store.engine).get_table_names())
 
 
+@on_both
 def test_empty_becomes_head_and_stays(empty: Store) -> None:
     assert empty.schema_state() == "empty"
     empty.migrate()
@@ -50,6 +52,7 @@ def test_empty_becomes_head_and_stays(empty: Store) -> None:
     assert empty.schema_state() == "head"
 
 
+@on_both
 def test_down_and_up_again(store: Store) -> None:
     with store.engine.begin() as connection:
         command.downgrade(alembic_config(connection), "base")
@@ -124,6 +127,7 @@ def old(connection: Connection, table: str) -> Table:
     return Table(table, MetaData(), autoload_with=connection)
 
 
+@on_both
 def test_head_equals_the_models(store: Store) -> None:
     options = {"version_table": VERSION_TABLE, "compare_type": True, "compare_server_default": True}
     with store.engine.connect() as connection:
@@ -131,6 +135,7 @@ def test_head_equals_the_models(store: Store) -> None:
         assert compare_metadata(context, JobRow.metadata) == []
 
 
+@on_both
 def test_foreign_and_primary_keys_equal_the_models(store: Store) -> None:
     found = inspect(store.engine)
     for name, table in JobRow.metadata.tables.items():
@@ -184,6 +189,7 @@ def test_older_is_brought_to_head(store: Store, tmp_path: Path, monkeypatch: pyt
     assert store.schema_state() == "newer"
 
 
+@on_both
 def test_a_failing_migration_leaves_nothing(empty: Store) -> None:
     with empty.engine.begin() as connection:
         connection.execute(text("CREATE TABLE event (foreign_thing INTEGER)"))

@@ -88,6 +88,7 @@ def test_the_client_of_today_works_with_the_earlier_service(release: Path, earli
     assert called(TODAY, earlier, key.stdout.split()[-1])["lines"]
 
 
+@pytest.mark.long
 def test_the_earlier_service_refuses_a_database_of_today(release: Path, tmp_path: Path) -> None:
     with closing(Store.open(environment(tmp_path)["TILEWRIGHT_DATABASE_URL"])) as store:
         store.migrate()

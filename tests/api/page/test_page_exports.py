@@ -63,6 +63,7 @@ class _Quiet(WSGIRequestHandler):
         """Nothing."""
 
 
+@pytest.mark.long
 def test_optuna_dashboard_opens_an_export_of_which_optuna_said_nothing(
     full: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

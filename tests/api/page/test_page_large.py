@@ -43,6 +43,7 @@ def grow(database: sqlite3.Connection) -> None:
         count += more
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("view", ["", "/knobs", "/parallel"])
 def test_a_view_of_a_large_job_is_quick_and_small(large: Server, view: str) -> None:
     with httpx2.Client(base_url=large.url, timeout=120.0) as pages:

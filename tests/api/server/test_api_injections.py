@@ -11,6 +11,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 from api_server import Server
+from sweeps import every
 
 from tilewright import wire
 
@@ -82,11 +83,11 @@ def in_headers(answer: httpx2.Response) -> list[tuple[str, str]]:
     return [one for one in answer.headers.items() if CANARY in "".join(one).lower() or one[0] == "set-cookie"]
 
 
-@pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
+@pytest.mark.parametrize("kind", every(4, CORPUS))
 def test_text_is_only_text_to_every_get_route(
-    server: Server, tuned: wire.JobView, http: httpx2.Client, routes: dict[str, list[Parameter]], text: str
+    server: Server, tuned: wire.JobView, http: httpx2.Client, routes: dict[str, list[Parameter]], kind: str
 ) -> None:
-    answers = list(sent(http, routes, tuned, text))
+    answers = list(sent(http, routes, tuned, CORPUS[kind]))
     assert len(answers) > 2 * len(routes)
     assert tuned.id in http.get("/trials", params={"device_class": tuned.device_class}).text
     for path, name, answer in answers:

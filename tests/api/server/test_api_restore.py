@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from api_server import TUNED, environment, finish, start
 from typer.testing import CliRunner
 
@@ -19,6 +20,7 @@ def tilewright(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_service_goes_on_from_a_backup_of_one_that_was_lost(tmp_path: Path) -> None:
     lost, new, backup = tmp_path / "lost", tmp_path / "new", tmp_path / "backup.db"
     lost.mkdir()

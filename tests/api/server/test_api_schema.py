@@ -15,8 +15,8 @@ from schemathesis import GenerationMode
 
 # Requests to each operation that takes anything: valid ones, and as many invalid ones.
 # ``make fuzz`` sends more.
-CASES = [4, pytest.param(20, marks=pytest.mark.long)]
-LEAST = {4: 150, 20: 700}  # in all
+CASES = [2, pytest.param(20, marks=pytest.mark.long)]
+LEAST = {2: 80, 20: 700}  # in all
 Sent = collections.Counter[tuple[int, str, GenerationMode]]
 
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from api_server import finish, start
 
 from tilewright import Client, GemmProblem
@@ -15,6 +16,7 @@ from tilewright.schema.job import JobStatus
 WEIGHT, ROWS = GemmProblem(64, 48, 32, "float32", "nn"), [16, 32, 64]
 
 
+@pytest.mark.long
 def test_a_killed_ladder_goes_on_with_the_rows_that_were_not_decided(tmp_path: Path) -> None:
     first = start(tmp_path)
     try:

@@ -149,6 +149,7 @@ def test_a_winner_that_was_raced_here_keeps_its_place(
     assert not mark.exists(), "the constructor ran"
 
 
+@pytest.mark.long
 def test_an_admin_who_imports_it_brings_configs_in_and_no_code(
     exported: bytes, mark: Path, tmp_path: Path
 ) -> None:

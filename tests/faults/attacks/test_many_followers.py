@@ -68,6 +68,7 @@ def read_until(follower: socket.socket, text: bytes) -> bytes:
     return found
 
 
+@pytest.mark.long
 def test_two_hundred_followers_take_little_and_hear_of_everything(server: Server) -> None:
     with contextlib.ExitStack() as opened, opened_database(server) as store:
         ids = queued(store, 5)

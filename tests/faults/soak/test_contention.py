@@ -43,7 +43,8 @@ def test_lookups_are_answered_while_kernels_are_compiled(tmp_path: Path) -> None
     assert found["lookups"] == 300
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_each_job_is_claimed_once(tmp_path: Path, pool: Any, kind: str) -> None:
     if kind == "sqlite":
         assert claim_all(f"sqlite:///{tmp_path}/claims.db", 60, pool, PROCESSES)["jobs"] == 60

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import store_samples as samples
-from databases import postgresql_is_long
 from engine_lab import FakeBench, job, submit, wait_for
 from sqlalchemy import update
 
@@ -109,7 +108,6 @@ def test_a_cancellation_right_after_the_claim_is_heard(
     assert job(store, job_id).status is JobStatus.CANCELLED
 
 
-@postgresql_is_long
 def test_a_stop_waits_for_the_transaction_of_each_thread(
     running: engine.LocalEngine, tuning: Callable[[Tune], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +138,6 @@ def second(store: Store, tmp_path: Any) -> Iterator[engine.LocalEngine]:
     made.stop()
 
 
-@postgresql_is_long
 def test_a_second_server_steals_nothing(
     store: Store, running: engine.LocalEngine, second: engine.LocalEngine, tuning: Callable[[Tune], None]
 ) -> None:
@@ -208,7 +205,6 @@ def running_now(store: Store) -> JobRecord:
     return only
 
 
-@postgresql_is_long
 def test_an_idle_device_tunes_stale_results_one_at_a_time_after_what_is_asked_for(
     store: Store, second: engine.LocalEngine, tuning: Callable[[Tune], None]
 ) -> None:
@@ -231,7 +227,6 @@ def test_an_idle_device_tunes_stale_results_one_at_a_time_after_what_is_asked_fo
     assert live(store) == [], "each result once"
 
 
-@postgresql_is_long
 def test_idle_devices_wait_while_another_tunes_what_is_stale(
     store: Store,
     running: engine.LocalEngine,
@@ -255,7 +250,6 @@ def test_idle_devices_wait_while_another_tunes_what_is_stale(
     assert not any(looks)
 
 
-@postgresql_is_long
 def test_stale_results_are_left_alone_where_the_settings_say_so(
     store: Store, tmp_path: Path, tuning: Callable[[Tune], None]
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import store_samples as samples
-from databases import Databases, migrate, opened, postgresql_is_long
+from databases import Databases, migrate, opened
 from engine_lab import FakeBench, job, submit, wait_for
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
@@ -179,7 +179,6 @@ def test_a_trial_whose_commit_was_not_answered_is_kept_once(
         check_nothing_was_lost(sqlite_store, job_id)
 
 
-@postgresql_is_long
 def test_a_device_goes_on_after_an_error_that_is_no_job_s(
     store: Store, recording: Callable[[Before], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +232,6 @@ def test_a_thread_that_ends_shows(store: Store, tmp_path: Path, monkeypatch: pyt
         assert "its thread ended" in engine.health()["host"].reason
 
 
-@postgresql_is_long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("end", [ValueError("odd"), SystemExit()])
 def test_the_heartbeat_goes_on_or_its_end_shows(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from databases import Databases, migrate, opened, postgresql_is_long
+from databases import Databases, migrate, on_both, opened
 from frozen_release import FEW_ROWS, H100, H200, ONE_ROW, SQUARE, STREAM_K, fill
 from sqlalchemy import MetaData, Table
 
@@ -97,6 +97,7 @@ def is_current(config: Config) -> bool:
     )
 
 
+@on_both
 def test_every_row_stays_and_only_words_change(frozen: Store) -> None:
     assert frozen.schema_state() == "older"
     before = tables(frozen)
@@ -299,6 +300,7 @@ def test_an_interrupted_search_replays_its_trials(store: Store) -> None:
         search.tell(proposal, trial.outcome, trial.timing.median_us if trial.timing else None)
 
 
+@on_both
 def test_a_migration_that_fails_leaves_everything(frozen: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     before, current = tables(frozen), exchange.current_config
 
@@ -356,7 +358,6 @@ def counts(store: Store) -> dict[str, int]:
     return {name: len(rows) for name, rows in tables(store).items() if name != VERSION_TABLE}
 
 
-@postgresql_is_long
 def test_every_downgrade_of_a_populated_database_keeps_the_rows_of_tables_that_stay(store: Store) -> None:
     latest, *earlier = revisions(store)
     before = counts(store)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import store_samples as samples
-from databases import postgresql_is_long
 from engine_lab import FakeBench, job, submit, wait_for
 from sqlalchemy import update
 
@@ -148,7 +147,6 @@ def events(store: Store) -> list[dict[str, Any]]:
         return [one.data for one in audit.listing(session) if one.action == audit.Action.DRIFT]
 
 
-@postgresql_is_long
 def test_a_winner_is_read_once_a_day(store: Store, won: str) -> None:
     assert won
     bench = IdleBench()
@@ -214,7 +212,6 @@ def test_a_pass_that_a_job_broke_off_is_done_again(store: Store, won: str) -> No
     assert len(bench.tried) == 2 * canary.TRIALS - 1
 
 
-@postgresql_is_long
 def test_a_winner_is_marked_as_long_as_it_drifts_on_any_device(store: Store, won: str) -> None:
     assert won
     benches = IdleBench("one"), IdleBench("two")
@@ -226,7 +223,6 @@ def test_a_winner_is_marked_as_long_as_it_drifts_on_any_device(store: Store, won
         assert is_marked(store) is marked
 
 
-@postgresql_is_long
 def test_a_shift_that_stays_is_told_and_marked_until_it_is_gone(store: Store, won: str) -> None:
     assert won
     bench = IdleBench()
@@ -370,7 +366,6 @@ def running(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     made.stop()
 
 
-@postgresql_is_long
 def test_a_queue_takes_a_job_between_two_trials_of_its_canary(
     store: Store, won: str, running: engine.LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

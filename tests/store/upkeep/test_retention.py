@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import store_samples as samples
 from alembic import command
-from databases import Databases, migrate, opened, postgresql_is_long
+from databases import Databases, migrate, opened
 from set_server import config_set, entry
 from signers import signer
 from sqlalchemy import delete, event, func, insert, select, update
@@ -254,7 +254,7 @@ def test_a_kernel_that_is_needed_again_stays(store: Store) -> None:
     assert prune(store, days) == {Kind.SETS: 0, Kind.ARTIFACTS: 3}  # both, and the young one of another job
 
 
-@postgresql_is_long
+@pytest.mark.long
 def test_no_step_holds_the_writer_for_long(store: Store) -> None:
     with store.begin() as session:
         job, _ = jobs.submit(session, samples.request(m=90), samples.HOST)

@@ -15,7 +15,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from databases import postgresql_is_long
 from engine_lab import FakeBench
 from fastapi.testclient import TestClient
 from large_export import job_line, large_export, trial_lines
@@ -132,7 +131,6 @@ def test_a_job_shows_with_all_of_its_trials_or_not_at_all(
     assert staged(store) == []
 
 
-@postgresql_is_long
 def test_what_is_damaged_at_its_end_leaves_nothing_and_joined_jobs_as_they_were(store: Store) -> None:
     merged(store, b"".join(PARTS[:11]))  # trials 0 to 9
     with pytest.raises(BadLine, match="line 242: kind"):
@@ -367,7 +365,6 @@ def test_what_is_deleted_shows_no_more_and_goes_in_small_steps(
         staging.remove(store, import_id, "me")
 
 
-@postgresql_is_long
 def test_a_delete_whose_process_died_comes_to_its_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     own = signer(1).public_key
     import_id = merged(store, signed_winner(60), own).import_id
@@ -455,7 +452,6 @@ def test_a_delete_at_work_is_no_lost_one(store: Store, monkeypatch: pytest.Monke
     assert len(staged(store)) == 1
 
 
-@postgresql_is_long
 def test_a_delete_ends_with_its_service_and_goes_on_after_the_next_start(store: Store) -> None:
     import_id = merged(store, b"".join(PARTS)).import_id
     assert import_id
@@ -473,7 +469,6 @@ def test_a_delete_ends_with_its_service_and_goes_on_after_the_next_start(store: 
     assert (staged(store), numbers(store, JOB)) == ([], [])
 
 
-@postgresql_is_long
 def test_neither_the_stop_nor_the_start_of_a_service_waits_for_a_delete(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -494,7 +489,6 @@ def test_neither_the_stop_nor_the_start_of_a_service_waits_for_a_delete(
         assert (staged(store), numbers(store, JOB)) == ([], [])
 
 
-@postgresql_is_long
 def test_one_whose_process_died_is_taken_back_at_the_next_start(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -520,7 +514,6 @@ def test_one_that_was_not_heard_of_for_an_hour_is_taken_back(
     assert (staged(store), numbers(store, JOB)) == ([], [])
 
 
-@postgresql_is_long
 def test_one_that_shows_already_is_brought_to_its_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     content, own = signed_winner(60), signer(1).public_key
     with broken_off(monkeypatch, "merge_winners", 0):

@@ -16,10 +16,8 @@ from postgres_server import Server
 from tuner.store.database import Store
 
 Prepare = Callable[[str], None]
-# For a test whose short form on SQLite shows what there is to show, while what differs is tested elsewhere.
-postgresql_is_long = pytest.mark.parametrize(
-    "databases", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True
-)
+# For a short test of what differs between the two; PostgreSQL is the long form of all others.
+on_both = pytest.mark.parametrize("databases", ["sqlite", "postgresql"], indirect=True)
 _KEPT = 20  # databases of a PostgreSQL server; an older one, whose test is over, makes room
 
 

@@ -39,7 +39,7 @@ CASES: list[tuple[Family[Any], GemmProblem]] = [(MMA_SYNC, p) for p in PROBLEMS]
 CASES += [(SIMT, p) for p in SIMT_PROBLEMS] + [(WMMA, p) for p in PROBLEMS[1:]]
 
 
-@pytest.mark.parametrize(("family", "problem", "arch"), every(11, on_generations(CASES)))
+@pytest.mark.parametrize(("family", "problem", "arch"), every(23, on_generations(CASES)))
 def test_sampled_valid_configs_compile(family, problem, arch) -> None:
     device = gpu(arch)
     points = list(valid_points(family, problem, device))
@@ -64,7 +64,7 @@ def test_wgmma_compiles_for_hopper_and_is_refused_elsewhere(problem) -> None:
     assert artifact.resources.spill_bytes == artifact.resources.static_smem == 0
 
 
-@pytest.mark.parametrize(("family", "problem"), every(5, CASES))
+@pytest.mark.parametrize(("family", "problem"), every(7, CASES))
 def test_heuristic_configs_do_not_spill(family, problem) -> None:
     device = gpu("sm_90")
     for config in family.heuristic_configs(problem, device)[:3]:
@@ -102,7 +102,7 @@ def test_what_is_read_once_is_not_copied_first() -> None:
 SMALL = [(127, 129, 1023), (255, 257, 511), (33, 65, 129)]
 
 
-@pytest.mark.parametrize(("size", "step"), every(99, [(SMALL[0], 7), *((size, 3) for size in SMALL)]))
+@pytest.mark.parametrize(("size", "step"), every(99, [(SMALL[0], 13), *((size, 3) for size in SMALL)]))
 def test_small_products_with_odd_rows_try_both_loads_and_splits(size, step) -> None:
     problem, device = GemmProblem(*size, dtype="bfloat16"), gpu("sm_90", 132)
     configs = MMA_SYNC.heuristic_configs(problem, device)

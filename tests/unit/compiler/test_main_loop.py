@@ -77,7 +77,7 @@ def test_other_instructions_for_each_mma(arch: str, dtype: str, layout: str, mos
 
 @pytest.mark.parametrize(
     ("layout", "most", "arch"),
-    every(2, [(*case, arch) for arch in ARCHS for case in [("nn", 1.15), ("tn", 1.40), ("tt", 0.90)]]),
+    every(4, [(*case, arch) for arch in ARCHS for case in [("nn", 1.15), ("tn", 1.40), ("tt", 0.90)]]),
 )
 def test_other_instructions_for_each_mma_of_tf32_with_rows_of_k(arch: str, layout: str, most: float) -> None:
     """Two words of A or one of B a load: 8 loads for 16 mma in tt, 16 in nn, 24 in tn."""

@@ -192,7 +192,7 @@ WITH_KERNEL: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("fault", every(5, PLANTED))
+@pytest.mark.parametrize("fault", every(9, PLANTED))
 def test_no_build_passes_a_kernel_with_a_planted_fault(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

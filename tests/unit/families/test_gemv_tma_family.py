@@ -18,6 +18,7 @@ from gemv_tma_samples import (
     config_of,
     why,
 )
+from sweeps import every
 
 from kernels import registry
 from kernels.base.spec import SOURCES
@@ -52,7 +53,7 @@ SMEM = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("problem", "changes", "expected"), SMEM, ids=str)
+@pytest.mark.parametrize(("problem", "changes", "expected"), every(2, SMEM))
 def test_shared_memory_is_what_the_source_lays_out(problem, changes, expected) -> None:
     config = config_of(**changes)
     assert GEMV_TMA.why_invalid(config, problem, H200) is None

@@ -133,7 +133,7 @@ PROBLEMS = [
 ]
 
 
-@pytest.mark.parametrize("problem", every(2, PROBLEMS))
+@pytest.mark.parametrize("problem", every(4, PROBLEMS))
 def test_sampled_configs_keep_their_registers(problem: GemmProblem) -> None:
     """Neither a spill nor a word of the assembler that wgmma run one by one: that is a CompileError."""
     points = list(valid_points(WGMMA, problem, HOPPER))

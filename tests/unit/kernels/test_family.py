@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from device_samples import A100 as GPU
 from device_samples import H200, gpu
+from sweeps import every
 
 from kernels import registry
 from kernels.base.family import Family
@@ -56,7 +57,7 @@ def wanted(family: Family[Any], point: tuple[int, ...], problem: GemmProblem) ->
     return not any(rule.why(knobs, problem, device) for rule in family.search_rules)
 
 
-@pytest.mark.parametrize("problem", [SINGLE, DOUBLE], ids=str)
+@pytest.mark.parametrize("problem", every(2, [SINGLE, DOUBLE]))
 def test_simt_enumerates_exactly_what_brute_force_finds(problem: GemmProblem) -> None:
     found = [tuple(point) for point in valid_points(SIMT, problem, GPU).tolist()]
     assert len(found) > 100

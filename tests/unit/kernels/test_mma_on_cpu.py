@@ -59,7 +59,7 @@ TRANSPOSED = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "layout", "knobs"), every(5, TRANSPOSED))
+@pytest.mark.parametrize(("dtype", "layout", "knobs"), every(8, TRANSPOSED))
 def test_a_stored_k_by_m(dtype: str, layout: str, knobs: dict[str, Any]) -> None:
     assert wrong(GemmProblem(45, 37, 85, dtype=dtype, layout=layout, batch=2, has_bias=True), **knobs) is None
 
@@ -81,7 +81,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "layout", "knobs"), every(4, OTHERS))
+@pytest.mark.parametrize(("dtype", "layout", "knobs"), every(7, OTHERS))
 def test_a_stored_m_by_k(dtype: str, layout: str, knobs: dict[str, Any]) -> None:
     assert wrong(GemmProblem(45, 37, 85, dtype=dtype, layout=layout, has_c=True), **knobs) is None
 

@@ -65,7 +65,9 @@ def test_float8_is_refused_before_sm_89(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "layout", "arch"),
-    every(6, [*on_generations(IN_LAYOUTS, most=2), *on_generations(IN_NT, lambda case: archs_with(case[0]))]),
+    every(
+        11, [*on_generations(IN_LAYOUTS, most=2), *on_generations(IN_NT, lambda case: archs_with(case[0]))]
+    ),
 )
 def test_first_heuristic_configs_compile_everywhere(dtype: str, layout: str, arch: str) -> None:
     wanted, device = problem(dtype, layout), gpu(arch)

@@ -35,7 +35,7 @@ def drifts(k: int) -> dict[int, float]:
     return {step: float(np.abs(running[step] - exact).max()) for step in STEPS}
 
 
-@pytest.mark.parametrize("k", [1024, 28672])
+@pytest.mark.parametrize("k", [1024, pytest.param(28672, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("dtype", "step"), [("float16", 8), ("float16", 16), ("tfloat32", 4), ("tfloat32", 8)]
 )

@@ -14,12 +14,10 @@ from tuner.replay.report import Checkpoint, Estimate
 ROOT = Path(__file__).parents[3]
 FOLDERS = (ROOT / "benchmarks" / "spaces", ROOT.parent / "shared" / "data" / "replay")
 RELEASE = json.loads(release.PATH.read_text())
-QUICKEST = "wgmma-64x4096x14336-h200.t4.json.gz"
 
 
-@pytest.mark.parametrize(
-    "name", [QUICKEST, *(pytest.param(n, marks=pytest.mark.long) for n in RELEASE["spaces"] if n != QUICKEST)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", RELEASE["spaces"])
 def test_the_default_search_holds_the_released_curve(name: str) -> None:
     paths = [folder / name for folder in FOLDERS if (folder / name).exists()]
     if not paths:

@@ -45,8 +45,8 @@ def test_a_table_has_replays_first_then_strategies_by_their_hundredth_trial(tmp_
 
 def test_each_space_has_a_table_of_its_own(tmp_path: Path) -> None:
     """Also where its name begins like another one's."""
-    write_replay(tmp_path)
-    write_replay(tmp_path, name="toy-space-h200")
+    write_replay(tmp_path, budget=25)
+    write_replay(tmp_path, budget=25, name="toy-space-h200")
     assert report_.spaces(tmp_path) == ["toy-space", "toy-space-h200"]
     assert report_.table("toy-space", tmp_path).count("**tilewright") == 1
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from sweeps import every
 
 ALLOCATE = """
 import ctypes, threading
@@ -25,7 +26,7 @@ ctypes.CDLL(None).malloc_stats()
 """
 
 
-@pytest.mark.parametrize(("first", "shared"), [("share_arena()", True), ("", False)])
+@pytest.mark.parametrize(("first", "shared"), every(2, [("share_arena()", True), ("", False)]))
 def test_the_threads_of_a_service_share_one_arena(first: str, shared: bool) -> None:
     command = [sys.executable, "-c", ALLOCATE.format(first=first)]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
