@@ -7,6 +7,7 @@ import dataclasses
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
+from weakref import WeakKeyDictionary
 
 from fastapi import Depends, Header, Path, Request
 
@@ -48,7 +49,7 @@ class Service:
         gemm_memory: where the bodies and results of GEMM requests lie.
         import_places: how many imports may be received, wait or be at work.
         import_turn: one of them is at work.
-        set_turn: one of those who waited for a config set is being answered.
+        set_turns: one of those who waited for a config set is being answered, in each event loop.
         events: of jobs that are followed.
         quality: what stored results are worth today.
         served: what device classes are served.
@@ -71,7 +72,7 @@ class Service:
     gemm_memory: GemmMemory
     import_places: asyncio.Semaphore
     import_turn: asyncio.Lock
-    set_turn: asyncio.Lock
+    set_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
     events: EventFeed
     quality: ResultQuality
     served: ServedSets

@@ -7,6 +7,7 @@ import functools
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
 
 from fastapi import Depends, FastAPI
 from fastapi.concurrency import run_in_threadpool
@@ -108,7 +109,7 @@ def _service(settings: Settings, store: Store, metrics: Metrics, signer: Signer)
         ),
         asyncio.Semaphore(_MOST_IMPORTS),
         asyncio.Lock(),
-        asyncio.Lock(),
+        WeakKeyDictionary(),
         EventFeed(store, engine.stopping.is_set),
         quality,
         served,

@@ -120,7 +120,7 @@ async def get_current(
         # NOTE: shielded, since others wait for the same look.
         found = await asyncio.shield(asyncio.wrap_future(service.served.look(device_class)))
         # NOTE: all who waited would be answered before the next request is read; lookups come between them.
-        async with service.set_turn:
+        async with service.set_turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             await asyncio.sleep(0)
     if conditional.has(if_none_match, found.digest):
         return conditional.unchanged(found.digest, conditional.ASK_FIRST)
