@@ -16,10 +16,10 @@ PROCESSES := $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? c
 PARALLEL := $(PYTEST) --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(APART)
 # Some tests have limits in seconds, and processes share the cores: what failed (1) runs once more, one at a
 # time.
-ALONE := [ $$? = 1 ] && echo 'what failed beside other tests runs once more, one at a time' && \
-	$(PYTEST) --last-failed --last-failed-no-failures none $(APART)
+alone = [ $$? = 1 ] && echo 'what failed beside other tests runs once more, one at a time' && \
+	$(PYTEST) --last-failed --last-failed-no-failures none $(1) $(ARGS)
 # Whole files side by side; the argument chooses more than the short tests.
-side_by_side = @$(PARALLEL) $(1) $(ARGS) || { $(ALONE) $(1) $(ARGS); }
+side_by_side = @$(PARALLEL) $(1) $(ARGS) || { $(call alone,$(APART) $(1)); }
 gpu_tests = @$(if $(GPU),$(PYTEST) tests/gpu)
 # NOTE: tests start hundreds of processes; without bytecode each compiles every source that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -70,8 +70,7 @@ test-short-and-long: $(READY)
 
 # Ray is in the extra `fleet` alone; nothing else needs it.
 test-fleet: .venv/.ready-requirements-fleet.lock
-	@timeout 2400 $(PYTEST) tests/fleet --numprocesses 2 --dist loadfile $(ARGS) || { [ $$? = 1 ] && \
-		echo 'what failed runs once more, one at a time' && $(PYTEST) --last-failed tests/fleet $(ARGS); }
+	@timeout 2400 $(PYTEST) tests/fleet --numprocesses 2 --dist loadfile $(ARGS) || { $(call alone,tests/fleet); }
 
 .venv/.ready-requirements-fleet.lock: requirements-fleet.lock $(READY)
 	@$(PIP) install --require-hashes -r $<
