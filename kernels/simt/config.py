@@ -17,8 +17,8 @@ _OTHER_REGISTERS = 44
 class Knobs:
     """A config of family ``simt``."""
 
-    tile_m: int = knob(64, (16, 32, 64, 128), "rows of D that a CTA computes")
-    tile_n: int = knob(64, (16, 32, 64, 128), "columns of D that a CTA computes")
+    tile_m: int = knob(64, (1, 16, 32, 64, 128), "rows of D that a CTA computes")
+    tile_n: int = knob(64, (1, 16, 32, 64, 128), "columns of D that a CTA computes")
     thread_m: int = knob(4, (1, 2, 4, 8), "rows of D that a thread computes")
     thread_n: int = knob(4, (1, 2, 4, 8), "columns of D that a thread computes")
     tile_k: int = knob(16, (8, 16, 32), "k of one stage")
@@ -30,7 +30,7 @@ class Knobs:
     @property
     def threads(self) -> int:
         """Threads of a CTA."""
-        return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
+        return -(-self.tile_m // self.thread_m) * -(-self.tile_n // self.thread_n)
 
 
 def smem_bytes(config: Knobs, problem: GemmProblem) -> int:

@@ -13,7 +13,10 @@ from tilewright.schema.problem import DType, GemmProblem
 _THREADS = ("tile_m", "tile_n", "thread_m", "thread_n")
 _SHORT_K, _FEW_ELEMENTS, _DIRECT_TILE_K = 32, 2**17, 8
 # tile_m, tile_n, thread_m, thread_n of configs without shared memory
-_DIRECT = ((16, 64, 4, 1), (64, 16, 1, 4), (16, 16, 4, 2), (16, 16, 1, 1))
+_DIRECT = (
+    (1, 128, 1, 1), (1, 32, 1, 1), (128, 1, 1, 1), (32, 1, 1, 1),
+    (16, 64, 4, 1), (64, 16, 1, 4), (16, 16, 4, 2), (16, 16, 1, 1),
+)  # fmt: skip
 
 
 def is_tiny(problem: GemmProblem) -> bool:
@@ -26,6 +29,8 @@ def _why_threads(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     vector = 16 // cuda.accumulator_bytes(p) if c.stages else 1
     if c.thread_m % vector or c.thread_n % vector:
         return f"thread_m and thread_n must be multiples of {vector} ({p.dtype} in 16-byte groups)"
+    if c.tile_m % c.thread_m or c.tile_n % c.thread_n:
+        return "thread_m must divide tile_m, and thread_n tile_n"
     if c.threads % 32 or not 32 <= c.threads <= 1024:
         return f"{c.threads} threads in a CTA; it needs 1 to 32 whole warps"
     return None
@@ -59,6 +64,8 @@ def _why_oversized(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     least_n = 32 if p.m <= 16 else 16
     if (c.tile_m > 16 and c.tile_m >= 2 * p.m) or (c.tile_n > least_n and c.tile_n >= 2 * p.n):
         return "more than half of the tile would lie outside D"
+    if (c.tile_m == 1 < p.m) or (c.tile_n == 1 < p.n):
+        return "a tile of one row or column pays only for a D of one"
     return None
 
 

@@ -147,7 +147,17 @@ def test_tiles_that_cut_a_single_wave_evenly_come_first() -> None:
     even = next(k for k in first if (k.swap_ab, k.tile_m, k.tile_n) == (1, 80, 64))
     assert (even.consumers, even.cluster, even.raster, even.swizzle_size) == (1, 1, "m", 4)
     narrow = WGMMA_WS.heuristic_configs(GemmProblem(65536, 24, 24), HOPPER)
-    assert {(config["tile_m"], config["tile_n"]) for config in narrow} == {(256, 24)}
+    assert (narrow[0]["tile_m"], narrow[0]["tile_n"]) == (256, 24)
+
+
+def test_tiles_of_short_launches_are_tried_with_and_without_a_cluster() -> None:
+    """The model cannot tell which is faster, for a few thousand clocks."""
+    spreads: dict[tuple[Any, ...], list[bool]] = {}
+    for config in WGMMA_WS.heuristic_configs(GemmProblem(1536, 2048, 384, layout="tn"), HOPPER):
+        k = WGMMA_WS.knob_values(config)
+        spreads.setdefault((k.schedule, k.tile_m, k.tile_n), []).append(k.cluster > 1)
+    for shape in (("cooperative", 192, 128), ("cooperative", 128, 192), ("pingpong", 64, 192)):
+        assert sorted(spreads[shape][:2]) == [False, True]
 
 
 @pytest.mark.parametrize(("n", "layout"), [(1, "nn"), (32, "nn"), (32, "tn")])

@@ -17,6 +17,8 @@ CASES = [
     ("bfloat16", "nt", {"tile_m": 16, "tile_n": 16, "thread_m": 1, "thread_n": 1}),
     ("float64", "tn", {"tile_m": 16, "tile_n": 64, "thread_n": 1}),
     ("int8", "nn", {"tile_m": 64, "tile_n": 16, "thread_m": 1}),
+    ("bfloat16", "nn", {"tile_m": 1, "tile_n": 128, "thread_m": 1, "thread_n": 1}),
+    ("float32", "tt", {"tile_m": 32, "tile_n": 1, "thread_m": 1, "thread_n": 1}),
     ("float16", "tt", {"tile_m": 16, "tile_n": 16, "thread_n": 2, "split_k": 2}),
 ]
 
@@ -36,6 +38,11 @@ def test_it_is_tried_for_tiny_products_alone() -> None:
 
     assert stages(2, 3, 5) == stages(1, 4096, 1) == [0, 0]
     assert stages(64, 64, 64) == stages(1023, 1025, 31) == [2, 2]
+    row = SIMT.heuristic_configs(GemmProblem(1, 4096, 1), H200)[0]
+    assert (row["tile_m"], row["tile_n"]) == (1, 128)
+    assert "a D of one" in (SIMT.why_not_searched(row, GemmProblem(2, 4096, 1), H200) or "")
+    column = SIMT.heuristic_configs(GemmProblem(4096, 1, 1), H200)[0]
+    assert (column["tile_m"], column["tile_n"]) == (128, 1)
     assert is_tiny(GemmProblem(1, 4096, 1))
     assert not is_tiny(GemmProblem(1, 4096, 33))
     direct = SIMT.config(Knobs(tile_m=16, tile_n=16, thread_n=2, tile_k=8, stages=0))
