@@ -28,6 +28,7 @@ from service.settings import Settings
 
 _GRACE_S = 3
 _M_ARENA_MAX = -8  # of malloc.h
+_SWITCH_S = 0.0005
 log = logging.getLogger("tilewright.serve")
 
 
@@ -95,6 +96,9 @@ def serve(
     )
     logs.configure(settings.log_level, settings.log_format)
     share_arena()
+    # NOTE: by default the event loop waits 5 ms whenever another thread, such as one that makes a config set,
+    # has the interpreter: several times for each request, since it lets go of it to read and to send.
+    sys.setswitchinterval(_SWITCH_S)
     if settings.allow_remote:
         log.warning("unless a key was made, anyone who reaches port %s can use it", settings.port)
     with closing(_listen(settings)) as listener:

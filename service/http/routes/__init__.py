@@ -21,6 +21,7 @@ def routers() -> list[APIRouter]:
     # NOTE: a request is matched with one router after the other; the first are asked most often.
     return [
         catalog.health_router,
+        config_sets.current_router,
         config_sets.router,
         jobs.tune_router,
         misses.router,

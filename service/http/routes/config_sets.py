@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from fastapi.routing import APIRoute
 from sqlalchemy.orm import Session
 
 from service.errors import Kind, Refusal
-from service.http import conditional
+from service.http import access, conditional
 from service.http.deps import (
     AcceptEncoding,
     Digest,
@@ -67,7 +69,29 @@ def get_artifact(digest: Digest, service: ServiceDep, if_none_match: IfNoneMatch
     )
 
 
+class _CurrentRoute(APIRoute):
+    """Reads the query of most callers itself, which takes a third less: all processes ask when a set
+    changes."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler of requests that are let in or refused as those of any other route."""
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            query = _ONE_CLASS.fullmatch(request.scope["query_string"])
+            if query is None:
+                return await handle(request)
+            await access.authorize(request)
+            headers = request.headers
+            conditions = headers.get("if-none-match"), headers.get("accept-encoding")
+            return await get_current(query[1].decode(), request.app.state.service, *conditions)
+
+        return answer
+
+
 router = APIRouter(prefix="/config-sets", tags=["config sets"])
+current_router = APIRouter(prefix="/config-sets", tags=["config sets"], route_class=_CurrentRoute)
+_ONE_CLASS = re.compile(rb"device_class=([A-Za-z0-9._-]{1,128})")
 _JSON = "application/json"
 _SET: dict[int | str, dict[str, Any]] = {
     200: {
@@ -107,7 +131,7 @@ def get_sets(
 
 
 # NOTE: a coroutine, since every client asks this all the time and a thread costs as much as the answer.
-@router.get("/current", operation_id="current_config_set", response_class=Response, responses=_SET)
+@current_router.get("/current", operation_id="current_config_set", response_class=Response, responses=_SET)
 async def get_current(
     device_class: DeviceClass,
     service: ServiceDep,
