@@ -118,6 +118,11 @@ class Knobs:
         return 128 * (self.consumers + 1)
 
     @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """What the loads of a CTA depend on, besides its cluster: schedule, swap_ab, tile_m and tile_n."""
+        return self.schedule, self.swap_ab, self.tile_m, self.tile_n
+
+    @property
     def cluster(self) -> int:
         """CTAs of a cluster."""
         return self.cluster_m * self.cluster_n * self.cluster_k

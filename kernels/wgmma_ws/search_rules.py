@@ -47,7 +47,7 @@ def _why_raster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 def why_streamed(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
-    if k.split_k > 1 and single_wave(p, d, extent, k.cluster, k.split_k):
+    if single_wave(p, d, extent, k.cluster, k.split_k) and (k.split_k > 1 or k.l2_hints == "stream_ab"):
         return None
     if k.l2_hints in ("stream_a", "stream_ab") and p.n > 4 * k.tile_n:
         return "later columns of tiles read A again: it must not be evicted first"
