@@ -101,9 +101,10 @@ class CostModel:
             hidden = _HIDDEN * store
         work_tiles = grid(k, device).tiles(problem) * problem.batch * k.split_k
         waves = -(-work_tiles * k.cluster_k // (clusters_at_once(k.cluster, device) * k.cluster))
-        requested = k.tile_m / k.cluster_n + k.tile_n / k.cluster_m
-        power = ((1 - _UNSHARED) * (k.tile_m + k.tile_n) + _UNSHARED * requested) * depth / _POWER_BYTES
-        power = power if problem.flops > _LONG_FLOPS else 0
+        power = 0.0
+        if problem.flops > _LONG_FLOPS:
+            requested = k.tile_m / k.cluster_n + k.tile_n / k.cluster_m
+            power = ((1 - _UNSHARED) * (k.tile_m + k.tile_n) + _UNSHARED * requested) * depth / _POWER_BYTES
         busy = waves * (max(multiplied, loaded, read) + turnaround - hidden + power) + hidden
         main = max(busy, self._streamed) + _UNHIDDEN * min(busy, self._streamed)
         return main + _reduction_cycles(k, problem, device) + start
