@@ -263,7 +263,7 @@ def variants(
 
 
 def with_twins(rated: Sequence[tuple[float, Knobs]]) -> Iterator[tuple[float, Knobs]]:
-    """Rated candidates, and after the first of each shape, if it has a cluster, its twin: the first of the
+    """Rated candidates, and before the first of each shape, if it has a cluster, its twin: the first of the
     shape that has none.
 
     The model cannot tell whether a cluster pays in a short launch, and errs in its favour
@@ -275,10 +275,10 @@ def with_twins(rated: Sequence[tuple[float, Knobs]]) -> Iterator[tuple[float, Kn
         if k.cluster == k.split_k == 1:
             alone.setdefault(k.shape, k)
     for expected, k in rated:
-        yield expected, k
         twin = alone.pop(k.shape, None)
         if twin and k.cluster > 1 == k.split_k and expected <= _SHORT_CYCLES:
             yield expected, twin
+        yield expected, k
 
 
 def with_derived_knobs(candidate: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any
 
 import pytest
@@ -155,10 +154,9 @@ def test_tiles_of_short_launches_are_tried_without_a_cluster_too() -> None:
     """The model errs in favour of clusters there; for this product such a twin is the fastest."""
     configs = WGMMA_WS.heuristic_configs(GemmProblem(1536, 2048, 384, layout="tn"), HOPPER)
     found = [WGMMA_WS.knob_values(config) for config in configs]
-    for first, second in itertools.pairwise(found[:5]):
-        if first.cluster > 1:
-            assert (second.shape, second.cluster) == (first.shape, 1)
-    assert ("pingpong", 0, 64, 192) in [k.shape for k in found[:5] if k.cluster == 1]
+    first_of_shape = {k.shape: k.cluster for k in reversed(found)}
+    assert set(first_of_shape.values()) == {1}
+    assert [k.shape for k in found if k.cluster == 1].index(("pingpong", 0, 64, 192)) <= 2
 
 
 def test_a_single_wave_is_tried_with_operands_that_are_evicted_first() -> None:
