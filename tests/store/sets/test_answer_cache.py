@@ -18,6 +18,7 @@ from service.http.deps import Service
 from service.results import answer_cache, snapshots
 from service.server.app import create_app
 from service.settings import Settings
+from tilewright import trust
 from tilewright.schema.config_set import RegretBand
 from tilewright.schema.problem import GemmProblem
 from tuner.job import neighbours
@@ -183,19 +184,40 @@ def test_what_is_worth_another_thing_today_is_answered_anew(
     assert http.get(PATH, params=OF_64).json()["staleness"] == "driver-changed"
 
 
-def test_what_is_remembered_needs_its_key_too(http: TestClient, other: Store) -> None:
-    assert speedup(http) == 1.25
+CURRENT = "/config-sets/current"
+
+
+@pytest.mark.parametrize("more", ["", "&"], ids=["read by the route itself", "read by FastAPI"])
+def test_the_current_set_is_the_same_however_its_query_is_read(http: TestClient, more: str) -> None:
+    current = f"{CURRENT}?device_class={HOST_CLASS}{more}"
+    found = http.get(current, headers={"Accept-Encoding": "identity"})
+    entries = found.json()["entries"]
+    assert (found.status_code, [one["problem"]["m"] for one in entries]) == (200, [64, 65])
+    assert {trust.HEADER, trust.SERVED_HEADER} <= {name.title() for name in found.headers}
+    packed = http.get(current, headers={"Accept-Encoding": "deflate"})
+    assert packed.headers["Content-Encoding"] == "deflate"
+    assert packed.content == found.content
+    assert http.get(current, headers={"If-None-Match": found.headers["ETag"]}).status_code == 304
+    assert http.get(f"{CURRENT}?device_class=sm_90-none{more}").status_code == 404
+    assert http.get(f"{CURRENT}?device_class={'a' * 129}{more}").status_code == 422
+
+
+@pytest.mark.parametrize(("path", "query"), [(PATH, OF_64), (CURRENT, {"device_class": HOST_CLASS})])
+def test_what_is_remembered_needs_its_key_too(
+    http: TestClient, other: Store, path: str, query: dict[str, Any]
+) -> None:
+    assert http.get(path, params=query).status_code == 200
     with other.begin() as session:
         record, key = keys.create(session, "me", frozenset({"read"}))
     http.app.state.gate._open_until = 0.0  # type: ignore[attr-defined]
-    assert http.get(PATH, params=OF_64).status_code == 401
+    assert http.get(path, params=query).status_code == 401
     held = {"Authorization": f"Bearer {key}"}
-    assert http.get(PATH, params=OF_64, headers=held).status_code == 200
-    assert http.get(PATH, params=OF_64, headers={"Host": "evil.example"}).status_code == 421
+    assert http.get(path, params=query, headers=held).status_code == 200
+    assert http.get(path, params=query, headers={"Host": "evil.example"}).status_code == 421
     with other.begin() as session:
         keys.revoke(session, record.id)
     http.app.state.gate._known.clear()  # type: ignore[attr-defined]
-    assert http.get(PATH, params=OF_64, headers=held).status_code == 401
+    assert http.get(path, params=query, headers=held).status_code == 401
 
 
 def test_as_many_answers_are_kept_as_may(
