@@ -16,6 +16,7 @@ from kernels.wgmma_ws.config import L2_HINTS, TMA_STORES, Knobs
 from kernels.wgmma_ws.heuristics import (
     CostModel,
     following_hint,
+    is_short,
     rated_candidates,
     with_derived_knobs,
     with_twins,
@@ -131,14 +132,16 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """The fastest candidates by the cost model, of both schedules and many shapes.
 
-        None is more than 25 % slower than the first, or its twin is not (:func:`with_twins`).
+        None is more than 25 % slower than the first.
         """
         timed = sorted(rated_candidates(problem, device), key=itemgetter(0))
+        if is_short(problem):
+            timed = list(with_twins(timed))
         chosen: list[Config] = []
         of_schedule: Counter[str] = Counter()
         spreads: dict[tuple[str, int, int, int], dict[tuple[int, ...], set[str]]] = defaultdict(dict)
         limit = math.inf
-        for (of_one, ways), (expected, k) in itertools.product((DIVERSE, REST), with_twins(timed)):
+        for (of_one, ways), (expected, k) in itertools.product((DIVERSE, REST), timed):
             if len(chosen) == MOST_HEURISTIC_CONFIGS:
                 break
             known = spreads[k.shape]

@@ -56,22 +56,32 @@ _STORE_CYCLES = 20  # store of one accumulator register, without overlap
 # Fraction of turnaround and store that ping-pong overlaps, of the store with epilogue=overlapped.
 _HIDDEN = 0.8
 _POWER_BYTES = 250  # bytes whose load into a CTA takes the power of one clock, by multicast or not
-_LONG_FLOPS = 2**34  # of a launch up to which power does not limit the clock
+_LONG_FLOPS, _FEW = 2**34, 4 * SMALL
 _UNSHARED = 0.1  # fraction of that power that a multicast spends once per cluster
 _UNHIDDEN = 0.1  # fraction of the shorter of DRAM time and busy time that the longer does not hide
 _LAUNCH_CYCLES = 3000
-_SEVERAL_CONSUMERS_CYCLES = 1500  # of a cooperative launch, as measured; why is not known
+_SEVERAL_CONSUMERS_CYCLES = (
+    1500  # of a launch, as measured; not of short ones with ping-pong; why is not known
+)
 # reduction=kernel: fixed cost, and the delay of its start if several consumers leave no registers for it.
 _REDUCE_CYCLES, _LATE_REDUCE_CYCLES = 2000, 1500
 # reduction=reduce_scatter: fixed cost, and bytes per clock without and with staggered consumers.
 _SCATTER_CYCLES, _SCATTER_BYTES, _STAGGERED_BYTES = 3000, 30, 50
 
 
+def is_short(problem: GemmProblem) -> bool:
+    """Whether launches are so short that power does not limit the clock: up to 2^34 FLOPs, some 20 us.
+
+    The constants of products of few rows or columns, which wait for memory, were fitted with power.
+    """
+    return problem.flops <= _LONG_FLOPS and min(problem.m, problem.n) > _FEW
+
+
 class CostModel:
     """Estimated clocks of configs of one problem on a device, for ranking only."""
 
     def __init__(self, problem: GemmProblem, device: DeviceSpec) -> None:
-        self._problem, self._device = problem, device
+        self._problem, self._device, self._is_short = problem, device, is_short(problem)
         self._crossing = 2 if row_alignment(problem) < 128 else 1  # cache lines that a row of a tile crosses
         operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
         self._streamed = operands / dram_bytes(device)
@@ -93,7 +103,8 @@ class CostModel:
         store = _STORE_CYCLES * accumulator_registers(k, problem)
         turnaround = _TURNAROUND_CYCLES + store + (1000 if k.cluster_k > 1 else 0)
         start = _LAUNCH_CYCLES + (200 if k.split_k == 1 else 100) * (k.cluster - 1)
-        start += _SEVERAL_CONSUMERS_CYCLES if k.consumers > 1 and k.schedule == "cooperative" else 0
+        if k.consumers > 1 and not (self._is_short and k.schedule == "pingpong"):
+            start += _SEVERAL_CONSUMERS_CYCLES
         hidden = 0.0
         if k.schedule == "pingpong":
             hidden = _HIDDEN * turnaround
@@ -102,7 +113,7 @@ class CostModel:
         work_tiles = grid(k, device).tiles(problem) * problem.batch * k.split_k
         waves = -(-work_tiles * k.cluster_k // (clusters_at_once(k.cluster, device) * k.cluster))
         power = 0.0
-        if problem.flops > _LONG_FLOPS:
+        if not self._is_short:
             requested = k.tile_m / k.cluster_n + k.tile_n / k.cluster_m
             power = ((1 - _UNSHARED) * (k.tile_m + k.tile_n) + _UNSHARED * requested) * depth / _POWER_BYTES
         busy = waves * (max(multiplied, loaded, read) + turnaround - hidden + power) + hidden
@@ -175,7 +186,7 @@ _SWAPPED = (
     (64, 128, 2), (64, 256, 2), (32, 256, 2), (16, 256, 2), (64, 64, 1),
 )  # fmt: skip
 
-_SHORT_CYCLES = 40_000
+_TWIN_WITHIN = 1.2
 _SWAPPED_ROWS = 8 * SMALL  # of D, up to which a hint is followed with swap_ab
 _PREFETCHED = 4  # k tiles, if any
 _ENOUGH_STAGES = 5  # no fewer are left for more store stages
@@ -263,21 +274,21 @@ def variants(
 
 
 def with_twins(rated: Sequence[tuple[float, Knobs]]) -> Iterator[tuple[float, Knobs]]:
-    """Rated candidates, and before the first of each shape, if it has a cluster, its twin: the first of the
-    shape that has none.
+    """Rated candidates of a short launch, and before the first of each shape, if it has a cluster, its twin:
+    the first of the shape that has none.
 
     The model cannot tell whether a cluster pays in a short launch, and errs in its favour
-    (benchmarks/lab/2026-11-28-shorter-races.md). Candidates that split k, and launches of over 40,000 clocks,
-    have no twin.
+    (benchmarks/lab/2026-11-28-shorter-races.md). Candidates that split k have no twin, nor have those whose
+    twin would take over 1.2 times their clocks.
     """
-    alone: dict[tuple[str, int, int, int], Knobs] = {}
-    for _, k in rated:
+    alone: dict[tuple[str, int, int, int], tuple[float, Knobs]] = {}
+    for expected, k in rated:
         if k.cluster == k.split_k == 1:
-            alone.setdefault(k.shape, k)
+            alone.setdefault(k.shape, (expected, k))
     for expected, k in rated:
         twin = alone.pop(k.shape, None)
-        if twin and k.cluster > 1 == k.split_k and expected <= _SHORT_CYCLES:
-            yield expected, twin
+        if twin and k.cluster > 1 == k.split_k == k.cluster_k and twin[0] <= _TWIN_WITHIN * expected:
+            yield twin
         yield expected, k
 
 

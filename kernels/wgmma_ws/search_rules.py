@@ -47,6 +47,8 @@ def _why_raster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 def why_streamed(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
+    # NOTE: all tiles of a single wave read at once. To evict one operand alone gained nothing unless k is
+    # split, both up to 4 % (benchmarks/lab/2026-11-29-short-launches.md).
     if single_wave(p, d, extent, k.cluster, k.split_k) and (k.split_k > 1 or k.l2_hints == "stream_ab"):
         return None
     if k.l2_hints in ("stream_a", "stream_ab") and p.n > 4 * k.tile_n:
