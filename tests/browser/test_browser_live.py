@@ -80,6 +80,7 @@ def test_a_newcomer_starts_a_job_follows_and_cancels_it(fresh: webdriver.Chrome,
     wait_for(fresh, "No job runs")
 
 
+@pytest.mark.long
 def test_a_job_that_ends_leads_to_its_result(fresh: webdriver.Chrome, empty: Server) -> None:
     fresh.get(empty.url)
     fill(fresh, m="64", n="64", k="64", max_trials="3")
@@ -95,6 +96,7 @@ def test_a_job_that_ends_leads_to_its_result(fresh: webdriver.Chrome, empty: Ser
     assert complaints(fresh) == []
 
 
+@pytest.mark.long
 def test_signing_in_with_a_wrong_and_a_right_key_and_out(fresh: webdriver.Chrome, tmp_path: Path) -> None:
     guarded = start(tmp_path)
     try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from api_server import Server
 from browser import drawn
 from selenium import webdriver
 
 
+@pytest.mark.long
 def test_both_sides_of_a_race_are_drawn(
     window: webdriver.Chrome, full: Server, views: dict[str, str]
 ) -> None:

@@ -115,6 +115,7 @@ EATS_MEMORY = "\n".join(
 )
 
 
+@pytest.mark.long
 def test_a_compiler_that_eats_memory_is_refused_it(faulty_cc: Callable[[str], None], tmp_path: Path) -> None:
     source = tmp_path / "eats.c"
     source.write_text(EATS_MEMORY)
@@ -218,6 +219,7 @@ def test_limit_follows_the_compilations(seconds: list[float], limit: float) -> N
     assert CompileLimit().after(seconds) == pytest.approx(limit)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["timeout", "crash"])
 def test_a_killed_compilation_leaves_no_files(
     faulty_cc: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str

@@ -140,6 +140,7 @@ def test_a_lock_of_another_process_fills_no_threads(server: Server, http: httpx2
     assert all(counts(http)[100 + number, 1] == 1 for number in range(REPORTS))
 
 
+@pytest.mark.long
 def test_a_full_disk_is_told_and_loses_nothing(server: Server, http: httpx2.Client) -> None:
     filler, kept, size = disk(server) / "filler", 0, 50
     fill(filler)

@@ -333,6 +333,7 @@ def test_a_set_stays_pinned_whose_kernel_of_a_deleted_import_won_here_too(store:
         assert sets.served(session, HOST_CLASS).pinned == snapshot("1").digest
 
 
+@pytest.mark.long
 def test_winners_come_while_others_are_pinned_and_taken_out(store: Store) -> None:
     """PostgreSQL would end one of two that wait for rows of each other."""
     with store.begin() as session:

@@ -47,6 +47,7 @@ def test_an_ended_session_is_kept_until_it_would_end_by_itself(store: Store) -> 
     assert ended_rows(store) == 2
 
 
+@pytest.mark.long
 def test_a_flood_of_ended_sessions_becomes_one_row_that_ends_all_of_the_key(store: Store) -> None:
     key_id, other = create(store)[0].id, create(store)[0].id
     flood = [sign_in(key_id, number, hours=10 + number / 1000) for number in range(700)]
@@ -62,6 +63,7 @@ def test_a_flood_of_ended_sessions_becomes_one_row_that_ends_all_of_the_key(stor
     assert ended_rows(store) <= 258
 
 
+@pytest.mark.long
 def test_sessions_of_a_key_that_end_at_once_wait_for_each_other(store: Store) -> None:
     key_id = create(store)[0].id
 

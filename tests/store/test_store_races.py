@@ -162,6 +162,7 @@ with ThreadPoolExecutor(4) as pool:
 """
 
 
+@pytest.mark.long
 def test_each_job_is_run_exactly_once(store: Store, url: str) -> None:
     """As ``make soak`` does with 10,000 jobs."""
     with store.begin() as session:

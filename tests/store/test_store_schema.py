@@ -199,6 +199,7 @@ def test_a_failing_migration_leaves_nothing(empty: Store) -> None:
     assert tables(empty) - {VERSION_TABLE} == {"event"}
 
 
+@pytest.mark.long
 def test_many_processes_migrate_at_once(empty_url: str, tmp_path: Path) -> None:
     (tmp_path / "migrations").mkdir()
     (tmp_path / "migrations" / "__init__.py").write_text("raise ImportError('not these')")

@@ -219,6 +219,7 @@ def test_the_version_is_told(run: Run) -> None:
     assert run("--version").stdout == f"tilewright {__version__}\n"
 
 
+@pytest.mark.long
 def test_an_interrupted_watch_says_that_the_job_goes_on(
     server: Server, long_job: wire.JobView, client: Client, tmp_path: Path
 ) -> None:

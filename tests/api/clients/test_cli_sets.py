@@ -192,6 +192,7 @@ def invoke(env: dict[str, str], *words: str) -> Result:
     return CliRunner().invoke(app, words, env=env)
 
 
+@pytest.mark.long
 def test_results_are_deleted(tmp_path: Path) -> None:
     """On the database itself, and by a service for a key."""
     with closing(Store.open(f"sqlite:///{tmp_path / 'tilewright.db'}")) as store:

@@ -160,6 +160,7 @@ def test_a_row_of_a_live_ladder_is_no_miss(client: Client) -> None:
     assert row in [miss.problem for miss in client.misses(limit=1000)]
 
 
+@pytest.mark.long
 def test_misses_of_one_weight_are_one_ladder(client: Client) -> None:
     place = client.devices()[0].device_class
     of_weight = [GemmProblem(m, 104, 64, "float32", "nn") for m in (96, 12, 48)]

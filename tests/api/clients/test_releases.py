@@ -78,6 +78,7 @@ def called(client: Path, server: Server, key: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 def test_the_earlier_client_works_with_the_service_of_today(release: Path, today: Server) -> None:
     assert called(release / "client", today, admin_key(today))["lines"]
 

@@ -39,6 +39,7 @@ def run(*line: str) -> str:
     return done.output
 
 
+@pytest.mark.long
 def test_a_report_stands_alone(full: Server, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     assert "bytes" in run("report", str(file), "--device-class", CLASS, "--url", full.url)

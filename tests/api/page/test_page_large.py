@@ -62,6 +62,7 @@ def test_a_view_of_a_large_job_is_quick_and_small(large: Server, view: str) -> N
     assert told in answer.text
 
 
+@pytest.mark.long
 def test_no_query_of_a_view_reads_a_whole_table(large: Server) -> None:
     with sqlite3.connect(large.folder / "tilewright.db") as database:
         for query in (

@@ -121,6 +121,7 @@ def test_signing_in_again_ends_the_session_before(
     assert visitor.get("/", headers=as_header(before)).status_code == 303
 
 
+@pytest.mark.long
 def test_a_session_ends_at_every_server_of_the_database_and_others_outlive_a_restart(
     guarded: Server, reader: str, tmp_path: Path
 ) -> None:

@@ -245,6 +245,7 @@ def test_a_stale_answer_is_served_marked_and_queued(
     assert len(asked.jobs().items) == len(before) + 1, "tuned once"
 
 
+@pytest.mark.long
 def test_a_stale_answer_whose_job_was_cancelled_stays_to_be_tuned(
     own: Server, asked: Client, place: str
 ) -> None:

@@ -82,6 +82,7 @@ def test_ctrl_c_stops_it_within_seconds_while_events_are_followed(tmp_path: Path
         finish(server)
 
 
+@pytest.mark.long
 def test_sigterm_tells_followers_to_come_back_and_leaves_every_job(tmp_path: Path) -> None:
     """Fifty jobs, one of them running and followed: all of them are there for the next start."""
     server = start(tmp_path)

@@ -96,6 +96,7 @@ def test_two_hundred_followers_take_little_and_hear_of_everything(server: Server
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.long
 def test_a_follower_resumes_where_it_ended(server: Server) -> None:
     with contextlib.ExitStack() as opened, opened_database(server) as store:
         (job_id,) = queued(store, 1)
@@ -120,6 +121,7 @@ def test_a_follower_that_claims_to_know_more_than_there_is_blinds_no_other(serve
             read_until(one, b'"measured": 7')
 
 
+@pytest.mark.long
 def test_a_key_that_was_revoked_hears_no_more(server: Server) -> None:
     """The last test of the server: from its key on, every request needs one."""
     with contextlib.ExitStack() as opened, opened_database(server) as store:

@@ -63,6 +63,7 @@ def test_a_lease_lasts_as_long_as_it_says(store: Store, clock: Clock, jump_s: fl
     assert time.monotonic() >= before + 0.5
 
 
+@pytest.mark.long
 def test_each_job_runs_once_while_the_clock_jumps(store: Store, clock: Clock) -> None:
     with store.begin() as session:
         for m in range(1, JOBS + 1):
@@ -160,6 +161,7 @@ class ServerClock:
             connection.exec_driver_sql(SHIFTED_CLOCK.format(seconds))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("databases", ["postgresql"], indirect=True)  # SQLite has no server
 def test_the_clock_of_a_database_server_ends_no_lease_and_keeps_none(store: Store) -> None:
     server, lease_s = ServerClock(store), 3.0

@@ -92,6 +92,7 @@ def test_an_idle_device_takes_trials_and_its_times_count_as_those_of_the_jobs_de
     assert len(lab.benches[helper].tried) > len(helped), "the kernel that relates the two as well"
 
 
+@pytest.mark.long
 def test_a_pruned_trial_is_pruned_by_the_times_of_its_own_device(make: Make) -> None:
     lab = make()
     lab.benches["two"].slower = 3.0
@@ -104,6 +105,7 @@ def test_a_pruned_trial_is_pruned_by_the_times_of_its_own_device(make: Make) -> 
         assert trial.outcome is Outcome.OK or trial.timing.median_us > best
 
 
+@pytest.mark.long
 def test_it_can_be_turned_off(make: Make) -> None:
     lab = make(help_jobs=False)
     lab.engine.start()
@@ -111,6 +113,7 @@ def test_it_can_be_turned_off(make: Make) -> None:
     assert sorted(len(bench.tried) for bench in lab.benches.values()) == [0, 24]
 
 
+@pytest.mark.long
 def test_a_device_that_others_use_does_not_help(make: Make) -> None:
     lab = make()
     for bench in lab.benches.values():
@@ -119,6 +122,7 @@ def test_a_device_that_others_use_does_not_help(make: Make) -> None:
     assert of_helpers(ended(lab, lab.submit(20))) == []
 
 
+@pytest.mark.long
 def test_a_damaged_anchor_is_no_trouble_of_the_device_that_would_help(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +146,7 @@ def test_a_damaged_anchor_is_no_trouble_of_the_device_that_would_help(
     assert of_helpers(ended(lab, job_id)) == []
 
 
+@pytest.mark.long
 def test_a_job_of_its_own_comes_first(make: Make) -> None:
     lab = make()
     for bench in lab.benches.values():
@@ -164,6 +169,7 @@ def test_a_job_of_its_own_comes_first(make: Make) -> None:
     ended(lab, first)
 
 
+@pytest.mark.long
 def test_a_helper_that_keeps_a_job_waiting_at_its_end_is_not_waited_for(make: Make) -> None:
     lab = make()
     lab.engine.start()
@@ -180,6 +186,7 @@ def test_a_helper_that_keeps_a_job_waiting_at_its_end_is_not_waited_for(make: Ma
     assert lab.trials(job_id) == trials, "what it says later counts for nothing"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("began", [False, True])
 def test_the_trials_of_a_helper_that_is_gone_are_run_by_another(make: Make, began: bool) -> None:
     """It is silent for longer than its lease, in the midst of a job."""
@@ -300,6 +307,7 @@ def test_only_a_job_that_searches_is_helped_and_the_one_with_the_fewest_helpers(
     assert slots_of(store) == 8
 
 
+@pytest.mark.long
 def test_a_device_of_another_release_does_not_help(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

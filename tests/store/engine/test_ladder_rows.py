@@ -283,6 +283,7 @@ def test_an_optuna_storage_has_a_study_for_each_row(store: Store, tmp_path: Path
     assert optuna_export.write(lines, tmp_path / "optuna.db") == len(ROWS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 def test_an_optuna_storage_that_cannot_be_written_leaves_nothing(store: Store, tmp_path: Path) -> None:
     """The disk is full once its tables are made."""

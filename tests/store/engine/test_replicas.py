@@ -49,6 +49,7 @@ class Followed:
         return thread
 
 
+@pytest.mark.long
 def test_a_job_is_followed_and_cancelled_and_outlives_its_service_through_the_other(
     servers: list[Server],
 ) -> None:

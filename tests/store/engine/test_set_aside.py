@@ -118,6 +118,7 @@ def test_a_job_waits_for_its_device_and_goes_on_with_its_trials(
     assert len({trial.config for trial in kept}) == len(kept)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("state", "end"), [(LOST, "by itself"), (KEPT, "by a release")])
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 def test_a_service_whose_predecessor_was_killed_waits_for_its_memory(

@@ -138,6 +138,7 @@ def second(store: Store, tmp_path: Any) -> Iterator[engine.LocalEngine]:
     made.stop()
 
 
+@pytest.mark.long
 def test_a_second_server_steals_nothing(
     store: Store, running: engine.LocalEngine, second: engine.LocalEngine, tuning: Callable[[Tune], None]
 ) -> None:

@@ -358,6 +358,7 @@ def counts(store: Store) -> dict[str, int]:
     return {name: len(rows) for name, rows in tables(store).items() if name != VERSION_TABLE}
 
 
+@pytest.mark.long
 def test_every_downgrade_of_a_populated_database_keeps_the_rows_of_tables_that_stay(store: Store) -> None:
     latest, *earlier = revisions(store)
     before = counts(store)

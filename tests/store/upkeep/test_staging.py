@@ -365,6 +365,7 @@ def test_what_is_deleted_shows_no_more_and_goes_in_small_steps(
         staging.remove(store, import_id, "me")
 
 
+@pytest.mark.long
 def test_a_delete_whose_process_died_comes_to_its_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     own = signer(1).public_key
     import_id = merged(store, signed_winner(60), own).import_id
@@ -514,6 +515,7 @@ def test_one_that_was_not_heard_of_for_an_hour_is_taken_back(
     assert (staged(store), numbers(store, JOB)) == ([], [])
 
 
+@pytest.mark.long
 def test_one_that_shows_already_is_brought_to_its_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     content, own = signed_winner(60), signer(1).public_key
     with broken_off(monkeypatch, "merge_winners", 0):

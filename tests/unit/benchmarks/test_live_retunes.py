@@ -180,6 +180,7 @@ def other_device(space: RecordedSpace) -> RecordedSpace:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -184,6 +184,7 @@ def _use(folder: Path, seed: int) -> int:
     return wrong
 
 
+@pytest.mark.long
 def test_processes_and_threads_prune_write_and_read_at_once(tmp_path: Path) -> None:
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
         found = list(pool.map(_use, [tmp_path] * 4, range(4)))

@@ -97,6 +97,7 @@ print(hits)
 """
 
 
+@pytest.mark.long
 def test_processes_that_write_read_and_evict_at_once_see_whole_entries(tmp_path: Path) -> None:
     (tmp_path / "artifact").write_bytes(ARTIFACT.to_bytes())
     arguments = [str(tmp_path / "cache"), str(tmp_path / "artifact"), str(20 * SIZE)]

@@ -300,6 +300,7 @@ def test_each_row_without_a_winner_has_the_reason() -> None:
     assert lab.recorder.errors == dict.fromkeys(sorted(ROWS, reverse=True), NO_WINNER)
 
 
+@pytest.mark.long
 def test_a_job_that_ran_out_of_time_does_not_search_its_rows_again() -> None:
     options: Any = {"max_trials": 600, "max_seconds": 1e-9}
     timed_out = ladder_lab()

@@ -50,6 +50,7 @@ def test_a_heuristic_config_is_near_the_best_inside_the_limits(space: RecordedSp
     assert min(measured) <= 1.11 * best
 
 
+@pytest.mark.long
 def test_the_limits_bind(space: RecordedSpace) -> None:
     sizes = [len(inside(space, limit)) for limit in LIMITS]
     assert sizes == sorted(set(sizes))

@@ -61,6 +61,7 @@ def test_a_space_of_others_cannot_be_extended() -> None:
         live_size.extended(toy_space())
 
 
+@pytest.mark.long
 def test_heuristic_configs_are_left_out_or_tried_first() -> None:
     whole, _ = live_size.extended(part(160))
     with_them = live_size.replayed([whole], True, runs=2, budget=30)

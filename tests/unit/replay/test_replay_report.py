@@ -43,6 +43,7 @@ def test_a_table_has_replays_first_then_strategies_by_their_hundredth_trial(tmp_
     assert cells[1][1:] == ["3", *["0.960 (0.960 .. 0.960)"] * 5, "1.00 / 1.00 / 1.00", "2"]
 
 
+@pytest.mark.long
 def test_each_space_has_a_table_of_its_own(tmp_path: Path) -> None:
     """Also where its name begins like another one's."""
     write_replay(tmp_path, budget=25)

@@ -50,6 +50,7 @@ def test_a_run_spends_its_budget_and_comes_near_the_optimum() -> None:
     assert result.device_s > 60 * 0.25
 
 
+@pytest.mark.long
 def test_a_run_ends_where_it_is_expected_to_gain_too_little() -> None:
     spec = RunSpec(Sampler.STAGED, 200, 0, min_gain_per_s=0.001)
     ended = run(toy_space(), spec)

@@ -26,6 +26,7 @@ ctypes.CDLL(None).malloc_stats()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("first", "shared"), every(2, [("share_arena()", True), ("", False)]))
 def test_the_threads_of_a_service_share_one_arena(first: str, shared: bool) -> None:
     command = [sys.executable, "-c", ALLOCATE.format(first=first)]

@@ -490,6 +490,7 @@ def test_nothing_more_of_a_tree_is_asked_for_after_a_failure(
             server.server_close()
 
 
+@pytest.mark.long
 def test_a_process_ends_while_kernels_of_a_tree_do_not_come(tree: Path, tmp_path: Path) -> None:
     class Hanging(http.server.SimpleHTTPRequestHandler):
         def do_GET(self) -> None:

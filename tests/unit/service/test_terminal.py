@@ -122,6 +122,7 @@ def test_a_command_that_a_service_proposes_is_one_command(
     assert (answer.exit_code, answer.stderr) == (1, f"error: 404 no result\n{advice}")
 
 
+@pytest.mark.long
 def test_a_full_disk_under_stdout_is_told_in_a_line(tmp_path: Path) -> None:
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     made = ["keys", "create", "me", "--database-url", f"sqlite:///{tmp_path / 'tilewright.db'}"]

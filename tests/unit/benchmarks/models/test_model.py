@@ -55,6 +55,7 @@ def earlier(ran: BenchResult, tmp_path):
     return shutil.copytree(ran.path.parent, tmp_path / "earlier")
 
 
+@pytest.mark.long
 def test_each_row_of_a_weight_has_its_figures(ran: BenchResult, earlier) -> None:
     assert json.loads(ran.path.read_text()) == ran.rows
     assert [(row["n"], row["k"], row["m"], row["level"]) for row in ran.rows] == [
@@ -88,6 +89,7 @@ def test_a_row_without_a_winner_says_why(tmp_path, monkeypatch) -> None:
     assert [(row["m"], row["failure"]) for row in rows] == [(4, ""), (8, "too large")]
 
 
+@pytest.mark.long
 def test_rows_of_an_earlier_run_get_what_the_others_do(ran: BenchResult, earlier, monkeypatch) -> None:
     monkeypatch.setattr(Peer, "ask", lambda self, _problem: ANSWERS[self._command[3]])
     monkeypatch.setattr(FAMILIES["host"].__class__, "configs_from_hint", follow)

@@ -94,6 +94,7 @@ def test_resume_goes_on_after_the_rows_with_a_result(ran, tmp_path) -> None:
     assert (stopped.rows, stopped.left) == ([], 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "other"),
     every(
@@ -131,6 +132,7 @@ def test_a_shape_without_a_kernel_keeps_its_row(ran, tmp_path, monkeypatch) -> N
     assert summary(rows, ["ratio_apart"]) == "2 rows, 2 failed"
 
 
+@pytest.mark.long
 def test_a_shape_whose_job_breaks_in_a_worker_fails_alone(ran, tmp_path, monkeypatch) -> None:
     """A programming error in the device's process: a row with the reason, and the next shape follows."""
     request, _ = ran
@@ -162,6 +164,7 @@ def test_a_shape_whose_job_breaks_in_a_worker_fails_alone(ran, tmp_path, monkeyp
     assert (again["m"], again["failure"]) == (SMALL.m, "")
 
 
+@pytest.mark.long
 def test_a_race_that_breaks_keeps_what_its_job_found_and_where_it_broke(ran, tmp_path, monkeypatch) -> None:
     request, _ = ran
 
@@ -208,6 +211,7 @@ def test_an_unknown_group_is_refused(name) -> None:
     assert "no shape is called 'pentagons'" in " ".join(result.output.replace("│", " ").split())
 
 
+@pytest.mark.long
 def test_the_suite_runs_from_its_options(tmp_path, monkeypatch) -> None:
     """A type that lacks the second shape; options of the run and of the search reach it."""
     small = Shape("squares", 32, 32, 32)

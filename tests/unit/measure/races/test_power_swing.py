@@ -68,6 +68,7 @@ def test_two_percent_are_found_more_often_than_not(drawing, recorded) -> None:
     assert statistics.fmean(one.value for one in found) == pytest.approx(1.02, abs=0.002)
 
 
+@pytest.mark.long
 def test_whole_periods_tell_twins_from_what_is_one_percent_slower(drawing, recorded) -> None:
     """Each of eight candidates has one sample."""
     device, slower, spreads = drawing(690.0), 0, list[float]()
