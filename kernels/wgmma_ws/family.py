@@ -132,7 +132,7 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """The fastest candidates by the cost model, of both schedules and many shapes.
 
-        None is more than 25 % slower than the first.
+        None is more than 25 % slower than the fastest of them.
         """
         timed = sorted(rated_candidates(problem, device), key=itemgetter(0))
         if is_short(problem):

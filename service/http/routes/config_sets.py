@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -91,7 +91,7 @@ class _CurrentRoute(APIRoute):
 
 router = APIRouter(prefix="/config-sets", tags=["config sets"])
 current_router = APIRouter(prefix="/config-sets", tags=["config sets"], route_class=_CurrentRoute)
-_ONE_CLASS = re.compile(rb"device_class=([A-Za-z0-9._-]{1,128})")
+_ONE_CLASS = re.compile(f"device_class=({get_args(KeyName)[1].regex})".encode())
 _JSON = "application/json"
 _SET: dict[int | str, dict[str, Any]] = {
     200: {
