@@ -253,7 +253,7 @@ class FreshTuner:
 
     def _initial(self, problem: GemmProblem) -> list[Config]:
         with self._store.read() as session:
-            return first_tries(session, self._device_class, problem)
+            return first_tries(session, self.bench.spec, problem)
 
     @contextlib.contextmanager
     def _ended(self, job_id: str) -> Iterator[dict[str, Any]]:

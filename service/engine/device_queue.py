@@ -348,14 +348,13 @@ class DeviceQueue:
         recorder = DeviceRecorder(self._store, job.id, patience, self._metrics, self.bench)
         self._await_quiet(job.id, cancelled)
         log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
-        initial = functools.partial(self._initial_configs, job.device_class)
         given = (job.request, job.id, self.bench, self._builder, recorder, cancelled)
         board = SlotBoard(self._store, job, patience) if self._settings.help_jobs else None
         rest = (self._settings.quiet_wait_s, board)
         if job.request.ladder:
-            won = bool(tune_ladder(*given, initial, *rest))
+            won = bool(tune_ladder(*given, self._initial_configs, *rest))
         else:
-            won = tune(*given, initial(job.request.problem), *rest) is not None
+            won = tune(*given, self._initial_configs(job.request.problem), *rest) is not None
         if won:
             self._finish(job, JobStatus.SUCCEEDED, None)
         elif not cancelled.is_set():
@@ -375,9 +374,9 @@ class DeviceQueue:
             cancelled.wait(min(_POLL_S, left_s))
         self._tell(None, "")
 
-    def _initial_configs(self, device_class: str, problem: GemmProblem) -> list[Config]:
+    def _initial_configs(self, problem: GemmProblem) -> list[Config]:
         with self._store.read() as session:
-            return first_tries(session, device_class, problem)
+            return first_tries(session, self.bench.spec, problem)
 
     def _cancel_requested(self, job_id: str) -> bool:
         with self._store.read() as session:

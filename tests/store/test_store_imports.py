@@ -132,7 +132,7 @@ def test_nobody_displaces_a_winner_that_was_raced_here(store: Store) -> None:
             assert winners.merge(session, won, ENTERED + timedelta(days=9999), entering) == "waiting"
         (stored,) = winners.exact(session, HOST_CLASS, of)
         assert (stored.best.speedup, stored.import_id) == (1.1, None)
-        assert neighbours.first_tries(session, HOST_CLASS, of)[:2] == [config(32), config(48)]
+        assert neighbours.first_tries(session, HOST, of)[:2] == [config(32), config(48)]
 
 
 def test_what_nobody_signed_is_no_winner_and_waits(store: Store) -> None:
@@ -152,7 +152,7 @@ def test_what_nobody_signed_is_no_winner_and_waits(store: Store) -> None:
         assert imported.take_waiting(session, HOST_CLASS, of)
         assert not imported.take_waiting(session, HOST_CLASS, of)
         assert imported.waiting_problem(session, HOST_CLASS) is None
-        assert neighbours.first_tries(session, HOST_CLASS, of) == [won.config]
+        assert neighbours.first_tries(session, HOST, of) == [won.config]
 
 
 def test_what_claims_most_is_raced_first(store: Store) -> None:

@@ -24,8 +24,10 @@ from sqlalchemy.orm import Session
 
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import RegretBand
+from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome
+from tuner.job.first_configs import promising
 from tuner.store import best, records
 from tuner.store.best import nearest
 from tuner.store.imports import has_entered, is_trusted
@@ -146,15 +148,18 @@ ELSEWHERE = 8
 _ALIKE = ("dtype", "layout", "acc_dtype")
 
 
-def first_tries(session: Session, device_class: str, problem: GemmProblem) -> list[Config]:
-    """Initial configs from the database, each once: imported configs that wait to be raced here, the winners
-    of the nearest problems on this device class, then the winners on other classes and their ties.
+def first_tries(session: Session, device: DeviceSpec, problem: GemmProblem) -> list[Config]:
+    """Initial configs from the database, each once: imported configs that wait to be raced here; then, if
+    they are promising, the winners of the nearest problems on this device class, and those on other classes
+    and their ties.
 
     What wins on one device is a good start on another, seldom the winner there.
     """
-    here = imported.waiting(session, device_class, problem, HERE)
-    here += [stored.best.config for stored in nearest(session, device_class, problem, HERE)]
-    return list(dict.fromkeys([*here, *list(_elsewhere(session, device_class, problem))[:ELSEWHERE]]))
+    device_class = device.device_class.id
+    waiting = imported.waiting(session, device_class, problem, HERE)
+    near = [stored.best.config for stored in nearest(session, device_class, problem, HERE)]
+    others = list(_elsewhere(session, device_class, problem))[:ELSEWHERE]
+    return list(dict.fromkeys([*waiting, *promising([*near, *others], problem, device)]))
 
 
 def _elsewhere(session: Session, device_class: str, problem: GemmProblem) -> Iterator[Config]:

@@ -16,6 +16,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.trial import BestConfig
 from tuner.job.context import JobContext, Recorder
+from tuner.job.first_configs import promising
 from tuner.job.helpers import adopt
 from tuner.job.loop import Ahead, Loop
 from tuner.job.progress import ProgressTracker
@@ -134,19 +135,20 @@ def open_for(
 
 
 def _vendor_configs(context: JobContext, bench: Bench, families: Sequence[Family[Any]]) -> list[Config]:
-    """Configs that follow the tile hints of the vendor library; empty if it gives no hint or fails."""
+    """Promising configs that follow the vendor library's tile hints; empty if it gives no hint or fails."""
     try:
         hints = bench.vendor_tile_hints(context.problem, context.trial_timeout_s)
     except (DeviceUnavailable, WorkerError, LaunchError) as error:
         _log.info("job %s: no configs from the vendor library: %s", context.job_id, error)
         return []
     problem, device = context.problem, context.device
-    return [
+    followers = (
         config
         for hint in hints
         for family in families
         for config in family.configs_from_hint(hint, problem, device)
-    ]
+    )
+    return promising(followers, problem, device)
 
 
 def _families(request: TuneRequest, device: DeviceSpec) -> list[Family[Any]]:

@@ -9,8 +9,8 @@ Each family is an arm with its own study, since their knobs differ. The rule:
    The weight of a family whose configs all failed falls as slowly. A family may have odds: how likely it is
    to be the fastest. Its weight begins with them. They count less with each of its results and the further it
    leads, and not while no result of another family is faster.
-2. Ask for an initial config of that family, alternating between the caller's configs (winners of near
-   shapes, then configs with the tiling of the vendor library's choice) and the family's heuristic configs.
+2. Ask for an initial config of that family: one of the caller's (winners of near shapes, then configs with
+   the tiling of the vendor library's choice), then two of the family's heuristic configs, and so on.
    Initial configs spend at most a third of the budget, or that of a quick job if it is more: a model learns
    too little from fewer trials. The first ask of a family is always an initial config.
 3. When no initial config is left, or their part of the budget is spent, ask the sampler, by default
@@ -278,7 +278,7 @@ def open_search(
 ) -> Search:
     """A search over the valid configs of ``families``, with up to ``depth`` proposals pending.
 
-    ``initial_configs`` and the families' heuristic configs alternate, then the sampler chooses. Initial
+    ``initial_configs`` and the families' heuristic configs come first, then the sampler chooses. Initial
     configs of an earlier version are completed; those that are not valid for the problem are left out.
     ``odds`` says how likely some families are the fastest, above 0 and at most 1; 1 for the others. They
     count relative to the highest of these families.
@@ -298,9 +298,10 @@ def initial_of(
 ) -> list[Config]:
     """The initial configs of a family for a search, in the order in which it tries them."""
     known = [family.completed(config) for config in given if config.family == family.name]
-    # NOTE: they alternate because few are tried: configs that won before a knob existed must not crowd out
-    # heuristic configs that set it.
-    both = itertools.chain(*itertools.zip_longest(known, heuristic_configs(family, problem, device)))
+    ranked = heuristic_configs(family, problem, device)
+    # NOTE: few are tried, and most problems have their best first config among the heuristic ones
+    # (benchmarks/lab/2026-11-29-first-configs.md); those that won elsewhere must not crowd them out.
+    both = itertools.chain(*itertools.zip_longest(known, ranked[::2], ranked[1::2]))
     valid = (one for one in both if one and family.why_invalid(one, problem, device) is None)
     return list(dict.fromkeys(valid))
 

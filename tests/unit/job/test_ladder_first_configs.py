@@ -19,7 +19,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import Level, TuneRequest
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Trial
-from tuner.job.first_configs import COUNTS, Measured, first_configs
+from tuner.job.first_configs import COUNTS, Measured, first_configs, promising
 from tuner.job.ladder import tune_ladder
 from tuner.job.ladder_rows import ORIGIN
 from tuner.store.database import JobTaken
@@ -198,3 +198,20 @@ def test_a_job_that_is_taken_cancels_what_is_compiled_ahead(monkeypatch: pytest.
         tune_ladder(request, "job-1", *surroundings)
     assert any(future.cancelled() for future in lab.builder.futures)
     assert all(future.done() for future in lab.builder.futures)
+
+
+def test_a_winner_of_many_rows_is_not_promising_for_few_unless_no_model_rates_it() -> None:
+    family = FAMILIES["wgmma_ws"]
+    large = family.heuristic_configs(LARGE, HOPPER)[0]
+    few = dataclasses.replace(LARGE, m=64)
+    own = family.heuristic_configs(few, HOPPER)[:2]
+    unknown, invalid = Config.of("of another release", {}), dataclasses.replace(large, family="gemv_tma")
+    assert family.why_invalid(large, few, HOPPER) is None
+    assert promising([large, *own, unknown, invalid], few, HOPPER) == [*own, unknown, invalid]
+    assert promising([large, *own], LARGE, HOPPER)[0] == large
+
+
+def test_rows_do_not_try_what_the_model_rates_far_slower_on_them() -> None:
+    large = FAMILIES["wgmma_ws"].heuristic_configs(LARGE, HOPPER)[0]
+    request = TuneRequest(dataclasses.replace(LARGE, m=64), max_trials=16)
+    assert large not in first_configs(request, HOPPER, [Measured(8192, {large: 500.0})])
