@@ -9,18 +9,21 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
 import pytest
 from databases import on_both
 from sqlalchemy import func, select, true
+from sqlalchemy.exc import OperationalError
 from store_samples import HOST, HOST_CLASS, request
 
 from tilewright.schema.job import JobStatus
 from tuner.store import jobs, sets
 from tuner.store.access import keys
 from tuner.store.database import Store
+from tuner.store.engines import sqlite_engine
 from tuner.store.engines.sqlite_engine import Changes
 from tuner.store.models import JobRow
 from tuner.store.queue import claims
@@ -273,3 +276,26 @@ def test_a_connection_that_breaks_costs_one_stamp_and_repeats_none(store: Store)
         assert changes.stamp() == changes.stamp()
     finally:
         changes.close()
+
+
+def test_a_file_that_is_removed_while_a_connection_opens_is_not_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, away = tmp_path / "a % database?.db", tmp_path / "away.db"
+    store = Store.open(f"sqlite:///{file}".replace("%", "%25").replace("?", "%3F"))
+    store.migrate()
+    identity = sqlite_engine._identity
+
+    def removed_after_the_look(path: Path) -> tuple[int, int] | None:
+        found = identity(path)
+        path.rename(away)
+        return found
+
+    store.engine.dispose()  # so that the next transaction opens a connection
+    with monkeypatch.context() as patched, pytest.raises(OperationalError, match="unable to open"):
+        patched.setattr(sqlite_engine, "_identity", removed_after_the_look)
+        submit_in(store, 1)
+    assert not file.exists()
+    away.rename(file)
+    assert submit_in(store, 1)[1]
+    store.close()

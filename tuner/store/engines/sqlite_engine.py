@@ -53,8 +53,14 @@ def keep_to_file(engine: Engine) -> None:
             error.sqlite_errorcode = sqlite3.SQLITE_READONLY_DBMOVED
             raise error
 
+    def open_it(dialect: Any, _record: Any, _arguments: list[Any], options: dict[str, Any]) -> Any:
+        check()
+        # NOTE: SQLite would make the file anew if it were removed at this moment.
+        return dialect.connect(f"{file.as_uri()}?mode=rw", uri=True, **options)
+
+    event.listen(engine, "do_connect", open_it)
     # NOTE: after connecting too, else one that began before the file was replaced stays in the pool.
-    for moment in ("do_connect", "connect", "checkout"):
+    for moment in ("connect", "checkout"):
         event.listen(engine, moment, check, insert=True)
 
 
