@@ -252,8 +252,7 @@ class FreshTuner:
         return self.bench.spec.device_class.id
 
     def _initial(self, problem: GemmProblem) -> list[Config]:
-        with self._store.read() as session:
-            return first_tries(session, self.bench.spec, problem)
+        return first_tries(self._store, self.bench.spec, problem)
 
     @contextlib.contextmanager
     def _ended(self, job_id: str) -> Iterator[dict[str, Any]]:

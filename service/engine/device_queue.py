@@ -375,8 +375,7 @@ class DeviceQueue:
         self._tell(None, "")
 
     def _initial_configs(self, problem: GemmProblem) -> list[Config]:
-        with self._store.read() as session:
-            return first_tries(session, self.bench.spec, problem)
+        return first_tries(self._store, self.bench.spec, problem)
 
     def _cancel_requested(self, job_id: str) -> bool:
         with self._store.read() as session:

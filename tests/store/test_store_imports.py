@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from device_samples import HOPPER
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from store_samples import (
@@ -29,6 +30,7 @@ from store_samples import (
     trial,
 )
 
+from kernels.registry import FAMILIES
 from service.http.views import cursor, import_cursor, import_place
 from tilewright.schema.entries import Import, ImportCounts, RecordCounts
 from tilewright.schema.job import JobStatus
@@ -132,7 +134,7 @@ def test_nobody_displaces_a_winner_that_was_raced_here(store: Store) -> None:
             assert winners.merge(session, won, ENTERED + timedelta(days=9999), entering) == "waiting"
         (stored,) = winners.exact(session, HOST_CLASS, of)
         assert (stored.best.speedup, stored.import_id) == (1.1, None)
-        assert neighbours.first_tries(session, HOST, of)[:2] == [config(32), config(48)]
+    assert neighbours.first_tries(store, HOST, of)[:2] == [config(32), config(48)]
 
 
 def test_what_nobody_signed_is_no_winner_and_waits(store: Store) -> None:
@@ -152,7 +154,22 @@ def test_what_nobody_signed_is_no_winner_and_waits(store: Store) -> None:
         assert imported.take_waiting(session, HOST_CLASS, of)
         assert not imported.take_waiting(session, HOST_CLASS, of)
         assert imported.waiting_problem(session, HOST_CLASS) is None
-        assert neighbours.first_tries(session, HOST, of) == [won.config]
+    assert neighbours.first_tries(store, HOST, of) == [won.config]
+
+
+def test_what_waits_is_tried_whatever_the_model_says_but_no_such_winner(store: Store) -> None:
+    of = GemmProblem(64, 6144, 4096, "bfloat16")
+    family = FAMILIES["wgmma_ws"]
+    large = family.heuristic_configs(dataclasses.replace(of, m=8192), HOPPER)[0]
+    near = dataclasses.replace(best(dataclasses.replace(of, m=128), HOPPER), config=large)
+    with store.begin() as session:
+        entities.put_artifact(session, artifact())
+        winners.put(session, near)
+    assert neighbours.first_tries(store, HOPPER, of) == []
+    assert neighbours.first_tries(store, HOPPER, near.problem) == []
+    with store.begin() as session:
+        assert winners.merge(session, dataclasses.replace(near, problem=of), ENTERED, UNTRUSTED) == "waiting"
+    assert neighbours.first_tries(store, HOPPER, of) == [large]
 
 
 def test_what_claims_most_is_raced_first(store: Store) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 from databases import on_both
-from sqlalchemy import func, select, true
+from sqlalchemy import func, select, text, true
 from sqlalchemy.exc import OperationalError
 from store_samples import HOST, HOST_CLASS, request
 
@@ -292,10 +292,25 @@ def test_a_file_that_is_removed_while_a_connection_opens_is_not_made_anew(
         return found
 
     store.engine.dispose()  # so that the next transaction opens a connection
-    with monkeypatch.context() as patched, pytest.raises(OperationalError, match="unable to open"):
-        patched.setattr(sqlite_engine, "_identity", removed_after_the_look)
+    monkeypatch.setattr(sqlite_engine, "_identity", removed_after_the_look)
+    with pytest.raises(OperationalError, match="unable to open"):
         submit_in(store, 1)
+    monkeypatch.undo()
     assert not file.exists()
     away.rename(file)
     assert submit_in(store, 1)[1]
+    store.close()
+
+
+def test_all_connections_open_the_same_file(tmp_path: Path) -> None:
+    """Whatever symlinks and options the URL has: SQLAlchemy resolves ``..`` before the system does."""
+    (tmp_path / "other" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "other" / "deep")
+    store = Store.open(f"sqlite:///{tmp_path}/link/../x.db?uri=true&timeout=5")
+    store.migrate()
+    with store.read() as first, store.read() as second:
+        query = text("SELECT file FROM pragma_database_list WHERE name = 'main'")
+        files = {one.scalars(query).one() for one in (first, second)}
+    assert files == {str(tmp_path / "x.db")}
+    assert not (tmp_path / "other" / "x.db").exists()
     store.close()

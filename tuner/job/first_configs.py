@@ -26,7 +26,7 @@ from tuner.store.exchange import current_config
 CLOSE = 1.15  # times the best of a row: the family may win on the next one
 FAR = 1.6  # times the best of a row: it is not tried on the next one
 AGAIN = 2.0  # octaves of M after which it is
-SLOWER = 1.2  # times the estimate of its family's fastest heuristic config: a config is not promising
+SLOWER = 1.2  # times the least estimate of its family's heuristic configs: a config is not promising
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,31 +102,38 @@ def first_configs(
         if name in request.families or not request.families
     ]
     own = [one for of_rank in itertools.zip_longest(*of_families) for one in of_rank if one]
-    beside = promising(winners(near)[: counts.neighbours], problem, device)
-    chosen = dict.fromkeys([*beside, *map(current_config, known), *own])
+    beside = winners(near)[: counts.neighbours]
+    if (
+        own
+    ):  # NOTE: else the winners were measured far ahead of the heuristic configs, whatever the model says
+        beside = promising(beside, problem, device)
+    chosen = dict.fromkeys([*map(current_config, [*beside, *known]), *own])
     return [config for config in chosen if _valid(config, problem, device)][: counts.most]
 
 
 def promising(configs: Iterable[Config], problem: GemmProblem, device: DeviceSpec) -> list[Config]:
     """Those of the configs, with today's names, that their family's cost model does not rate far slower than
-    the family's heuristic configs.
+    the family's heuristic configs; these themselves and what no model rates stay.
 
-    Of 150 configs that were tried because they had won on another problem or have the vendor library's tile,
-    the model rates 91 as slower, and none of these came within 2 % of the best
+    Of 150 first trials that had won on other rows of three weights or had the vendor library's tile, the
+    model rates 91 as slower, and none of these came within 2 % of the best
     (benchmarks/lab/2026-11-29-first-configs.md).
     """
     return [one for one in map(current_config, configs) if _estimated_behind(one, problem, device) <= SLOWER]
 
 
 def _estimated_behind(config: Config, problem: GemmProblem, device: DeviceSpec) -> float:
-    """How many times the clocks of its family's fastest heuristic config a config takes by the family's cost
-    model; 1 if no model rates it."""
+    """How many times the least estimate of its family's heuristic configs the cost model gives a config; 1 if
+    it is one of them, or no model rates it."""
     if not _valid(config, problem, device):
         return 1.0
     family = FAMILIES[config.family]
-    rated = [config, *heuristic_configs(family, problem, device)]
-    clocks = [of_one for one in rated if (of_one := family.estimated_clocks(one, problem, device))]
-    return clocks[0] / min(clocks) if clocks else 1.0
+    clocks = family.estimated_clocks(config, problem, device)
+    if clocks is None:
+        return 1.0
+    ranked = heuristic_configs(family, problem, device)
+    estimates = (family.estimated_clocks(one, problem, device) or math.inf for one in ranked)
+    return 1.0 if config in ranked else clocks / min(estimates, default=clocks)
 
 
 def nearest(done: Sequence[Measured], m: int) -> list[Measured]:

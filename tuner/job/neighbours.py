@@ -30,6 +30,7 @@ from tilewright.schema.trial import Outcome
 from tuner.job.first_configs import promising
 from tuner.store import best, records
 from tuner.store.best import nearest
+from tuner.store.database import Store
 from tuner.store.imports import has_entered, is_trusted
 from tuner.store.models import BestConfigRow, JobRow, ProblemRow, TrialRow
 from tuner.store.queue import imported
@@ -148,7 +149,7 @@ ELSEWHERE = 8
 _ALIKE = ("dtype", "layout", "acc_dtype")
 
 
-def first_tries(session: Session, device: DeviceSpec, problem: GemmProblem) -> list[Config]:
+def first_tries(store: Store, device: DeviceSpec, problem: GemmProblem) -> list[Config]:
     """Initial configs from the database, each once: imported configs that wait to be raced here; then, if
     they are promising, the winners of the nearest problems on this device class, and those on other classes
     and their ties.
@@ -156,9 +157,10 @@ def first_tries(session: Session, device: DeviceSpec, problem: GemmProblem) -> l
     What wins on one device is a good start on another, seldom the winner there.
     """
     device_class = device.device_class.id
-    waiting = imported.waiting(session, device_class, problem, HERE)
-    near = [stored.best.config for stored in nearest(session, device_class, problem, HERE)]
-    others = list(_elsewhere(session, device_class, problem))[:ELSEWHERE]
+    with store.read() as session:
+        waiting = imported.waiting(session, device_class, problem, HERE)
+        near = [stored.best.config for stored in nearest(session, device_class, problem, HERE)]
+        others = list(_elsewhere(session, device_class, problem))[:ELSEWHERE]
     return list(dict.fromkeys([*waiting, *promising([*near, *others], problem, device)]))
 
 

@@ -95,8 +95,8 @@ def open_for(
     first: Sequence[Config] = (),
     begun: Ahead | None = None,
 ) -> tuple[Search, Ahead]:
-    """The search of a job, which tries ``initial_configs`` first, then those of the vendor library's choice;
-    and compilations that began meanwhile.
+    """The search of a job, whose first configs are ``initial_configs``, those of the vendor library's choice
+    and heuristic ones; and compilations that began meanwhile.
 
     These are of ``first``, or else of the first configs of the families with the highest odds; on the host of
     none. Those that have ``begun`` already do not begin again.

@@ -225,7 +225,7 @@ def test_winners_answer_in_the_words_of_today(store: Store) -> None:
         (few,) = best.exact(session, H200, FEW_ROWS)
         (one,) = best.exact(session, H200, ONE_ROW)
         (square,) = best.exact(session, H200, SQUARE)
-        assert neighbours.first_tries(session, HOPPER, ONE_ROW)
+    assert neighbours.first_tries(store, HOPPER, ONE_ROW)
     assert (few.best.config.family, few.best.config["steps"], few.best.config["stages"]) == (
         "gemv",
         2,

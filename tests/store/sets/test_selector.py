@@ -301,8 +301,7 @@ def put(store: Store, *found: BestConfig) -> None:
 
 
 def tries(store: Store) -> list[Config]:
-    with store.read() as session:
-        return first_tries(session, HOST, problem())
+    return first_tries(store, HOST, problem())
 
 
 def test_near_problems_come_before_other_devices_and_each_config_once(store: Store) -> None:

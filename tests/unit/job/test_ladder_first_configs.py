@@ -209,9 +209,21 @@ def test_a_winner_of_many_rows_is_not_promising_for_few_unless_no_model_rates_it
     assert family.why_invalid(large, few, HOPPER) is None
     assert promising([large, *own, unknown, invalid], few, HOPPER) == [*own, unknown, invalid]
     assert promising([large, *own], LARGE, HOPPER)[0] == large
+    short = GemmProblem(1024, 1024, 512, DType.BFLOAT16)
+    ranked = family.heuristic_configs(short, HOPPER)
+    assert promising(ranked, short, HOPPER) == ranked
 
 
 def test_rows_do_not_try_what_the_model_rates_far_slower_on_them() -> None:
     large = FAMILIES["wgmma_ws"].heuristic_configs(LARGE, HOPPER)[0]
     request = TuneRequest(dataclasses.replace(LARGE, m=64), max_trials=16)
     assert large not in first_configs(request, HOPPER, [Measured(8192, {large: 500.0})])
+
+
+def test_a_winner_that_left_the_heuristic_configs_behind_is_tried_on_the_next_row() -> None:
+    family = FAMILIES["wgmma_ws"]
+    few = dataclasses.replace(LARGE, m=64)
+    large, ranked = family.heuristic_configs(LARGE, HOPPER)[0], family.heuristic_configs(few, HOPPER)
+    beside = Measured(64, {large: 10.0} | dict.fromkeys(ranked, 12.0))
+    request = TuneRequest(dataclasses.replace(LARGE, m=60), families=("wgmma_ws",), max_trials=16)
+    assert first_configs(request, HOPPER, [beside]) == [large]

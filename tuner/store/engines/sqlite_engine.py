@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import random
 import sqlite3
 import threading
@@ -25,7 +26,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.01
 def of(url: URL, on_lock: Callable[[float], None]) -> Engine:
     """The engine of a file, which is made where it is missing; ``on_lock`` is told how many seconds each
     writing transaction waited."""
-    file = Path(url.database or "")
+    file = _file(url)
     private_folder(file.parent)
     if not file.exists():
         file.touch(0o600)  # others could read results and digests of keys; its log gets the same mode
@@ -36,6 +37,7 @@ def of(url: URL, on_lock: Callable[[float], None]) -> Engine:
         max_overflow=56,
         json_deserializer=_json_or_text,
     )
+    event.listen(engine, "do_connect", functools.partial(_open_existing, file.as_uri()))
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "begin", functools.partial(_begin, on_lock))
     return engine
@@ -44,7 +46,7 @@ def of(url: URL, on_lock: Callable[[float], None]) -> Engine:
 def keep_to_file(engine: Engine) -> None:
     """Refuse transactions while the path leads to another file than the one that was opened, or to none:
     connections that are open would write to a file that no name leads to, and new ones to another."""
-    file = Path(str(engine.url.database)).absolute()
+    file = _file(engine.url)
     opened = _identity(file)
 
     def check(*_: object) -> None:
@@ -53,15 +55,15 @@ def keep_to_file(engine: Engine) -> None:
             error.sqlite_errorcode = sqlite3.SQLITE_READONLY_DBMOVED
             raise error
 
-    def open_it(dialect: Any, _record: Any, _arguments: list[Any], options: dict[str, Any]) -> Any:
-        check()
-        # NOTE: SQLite would make the file anew if it were removed at this moment.
-        return dialect.connect(f"{file.as_uri()}?mode=rw", uri=True, **options)
-
-    event.listen(engine, "do_connect", open_it)
     # NOTE: after connecting too, else one that began before the file was replaced stays in the pool.
-    for moment in ("connect", "checkout"):
+    for moment in ("do_connect", "connect", "checkout"):
         event.listen(engine, moment, check, insert=True)
+
+
+def _file(url: URL) -> Path:
+    return Path(
+        os.path.abspath(url.database or "")
+    )  # NOTE: as SQLAlchemy, which resolves no symlink before ..
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
@@ -79,6 +81,13 @@ def _json_or_text(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def _open_existing(
+    uri: str, _dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]
+) -> None:
+    # NOTE: SQLite would make a file anew that was removed a moment ago.
+    arguments[0], options["uri"] = f"{uri}?mode=rw", True
 
 
 def _prepare(connection: Any, _record: Any) -> None:
