@@ -46,6 +46,7 @@ _LONGER = 1.1  # than the last job that nothing struck: until then a job may be 
 _ENDS_S = 120.0
 _HELP_S = 10.0
 _REFUSED_S = 60.0
+_ENDED = "device host: the database takes no writes"
 
 
 @dataclasses.dataclass
@@ -59,7 +60,8 @@ class Count:
         changed: jobs that ended with another winner than the fastest kernel of all that did not fail. No two
             take the same time, so it has no ties.
         failed: trials that failed, as that of a device worker that is killed does.
-        refused: claims whose write was refused since another device had taken the job over.
+        refused: claims whose write was refused since another device had taken the job over, or whose
+            transaction the database had ended by then.
         racing: moments in the final races of the job.
         trials: that the jobs have in the end.
     """
@@ -99,7 +101,7 @@ class Lab:
         self.fleet, self.database, self.proxy = fleet, database, CutProxy(database.port)
         proxied = dataclasses.replace(database, port=self.proxy.port).url("postgres")
         self.settings: dict[str, object] = {"database_url": proxied, "lease_s": LEASE_S}
-        self._added = 0
+        self._added = self._ended = 0
         for _ in range(NODES):
             self._add()
         self.server = fleet.serve(**self.settings)
@@ -209,11 +211,17 @@ class Lab:
         return found is not None and found.config == min(us, key=us.__getitem__)
 
     def _refused(self, job_id: str, awaited: bool) -> int:
-        """How many claims of a job were refused a write; an actor logs each."""
+        """How many claims of a job were refused a write; an actor logs each. One that was stopped within a
+        transaction finds that the database ended it instead."""
         words = f"job {job_id}: job {job_id} is not running under claim"
+
+        def told() -> int:
+            ended = awaited and self.fleet.log_lines(_ENDED) > self._ended
+            return self.fleet.log_lines(words) or int(ended)
+
         if awaited:
-            self.wait(lambda: self.fleet.log_lines(words) > 0, _REFUSED_S)
-        return self.fleet.log_lines(words)
+            self.wait(lambda: told() > 0, _REFUSED_S)
+        return told()
 
     def _worker(self, actor: int, _job_id: str) -> bool:
         """False if it has none now."""
@@ -244,6 +252,7 @@ class Lab:
         """Until its lease ended and another took the job over: the late writer is refused. False if it had
         ended the job just before."""
         claim = self.job(job_id).attempt
+        self._ended = self.fleet.log_lines(_ENDED)
         os.kill(actor, signal.SIGSTOP)
         self.wait(lambda: self.job(job_id).status.final or self.job(job_id).attempt != claim)
         with suppress(ProcessLookupError):
