@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import tempfile
 import threading
 import time
@@ -159,11 +160,11 @@ class FreshTuner:
             claims.claim(session, self._device_class, _OWNER)
         with self._ended(job.id) as outcome:
             given = (request, job.id, self.bench, self._builder, JobRecorder(self._store, job.id))
+            initial = functools.partial(first_tries, self._store, self.bench.spec)
             if request.ladder:
-                found = tune_ladder(*given, threading.Event(), self._initial, QUIET_WAIT_S)
+                found = tune_ladder(*given, threading.Event(), initial, QUIET_WAIT_S)
             else:
-                initial = self._initial(request.problem)
-                best = tune(*given, threading.Event(), initial, QUIET_WAIT_S)
+                best = tune(*given, threading.Event(), initial(request.problem), QUIET_WAIT_S)
                 found = [best] if best else []
             outcome["winners"] = {best.problem.m: best for best in found}
         with self._store.read() as session:
@@ -250,9 +251,6 @@ class FreshTuner:
     @property
     def _device_class(self) -> str:
         return self.bench.spec.device_class.id
-
-    def _initial(self, problem: GemmProblem) -> list[Config]:
-        return first_tries(self._store, self.bench.spec, problem)
 
     @contextlib.contextmanager
     def _ended(self, job_id: str) -> Iterator[dict[str, Any]]:

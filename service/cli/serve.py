@@ -98,12 +98,7 @@ def serve(
     )
     logs.configure(settings.log_level, settings.log_format)
     share_arena()
-    # NOTE: by default the event loop waits 5 ms whenever another thread, such as one that makes a config set,
-    # has the interpreter: several times for each request, since it lets go of it to read and to send.
-    sys.setswitchinterval(_SWITCH_S)
-    # NOTE: by default making a config set of 3,000 winners brings about a collection that looks at all of
-    # them and holds up every request for 20 to 140 ms.
-    gc.set_threshold(*_COLLECT_AFTER)
+    _answer_promptly()
     if settings.allow_remote:
         log.warning("unless a key was made, anyone who reaches port %s can use it", settings.port)
     with closing(_listen(settings)) as listener:
@@ -116,6 +111,16 @@ def serve(
         raise typer.Exit(130)
     if not server.started:
         raise typer.Exit(1)
+
+
+def _answer_promptly() -> None:
+    """Have requests wait less for other threads and for garbage collection."""
+    # NOTE: by default the event loop waits 5 ms whenever another thread, such as one that makes a config set,
+    # has the interpreter: several times for each request, since it lets go of it to read and to send.
+    sys.setswitchinterval(_SWITCH_S)
+    # NOTE: by default making a config set of 3,000 winners brings about a collection that looks at all of
+    # them and holds up every request for 20 to 140 ms.
+    gc.set_threshold(*_COLLECT_AFTER)
 
 
 def share_arena() -> None:

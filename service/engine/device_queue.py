@@ -348,13 +348,14 @@ class DeviceQueue:
         recorder = DeviceRecorder(self._store, job.id, patience, self._metrics, self.bench)
         self._await_quiet(job.id, cancelled)
         log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
+        initial = functools.partial(first_tries, self._store, self.bench.spec)
         given = (job.request, job.id, self.bench, self._builder, recorder, cancelled)
         board = SlotBoard(self._store, job, patience) if self._settings.help_jobs else None
         rest = (self._settings.quiet_wait_s, board)
         if job.request.ladder:
-            won = bool(tune_ladder(*given, self._initial_configs, *rest))
+            won = bool(tune_ladder(*given, initial, *rest))
         else:
-            won = tune(*given, self._initial_configs(job.request.problem), *rest) is not None
+            won = tune(*given, initial(job.request.problem), *rest) is not None
         if won:
             self._finish(job, JobStatus.SUCCEEDED, None)
         elif not cancelled.is_set():
@@ -373,9 +374,6 @@ class DeviceQueue:
             self._tell(Trouble.SHARED, f"{reasons}; waiting for it, {left_s:.0f} s at most (quiet_wait_s)")
             cancelled.wait(min(_POLL_S, left_s))
         self._tell(None, "")
-
-    def _initial_configs(self, problem: GemmProblem) -> list[Config]:
-        return first_tries(self._store, self.bench.spec, problem)
 
     def _cancel_requested(self, job_id: str) -> bool:
         with self._store.read() as session:

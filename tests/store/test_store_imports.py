@@ -157,7 +157,7 @@ def test_what_nobody_signed_is_no_winner_and_waits(store: Store) -> None:
     assert neighbours.first_tries(store, HOST, of) == [won.config]
 
 
-def test_what_waits_is_tried_whatever_the_model_says_but_no_such_winner(store: Store) -> None:
+def test_what_waits_is_tried_though_the_model_rates_it_slower_but_no_such_winner(store: Store) -> None:
     of = GemmProblem(64, 6144, 4096, "bfloat16")
     family = FAMILIES["wgmma_ws"]
     large = family.heuristic_configs(dataclasses.replace(of, m=8192), HOPPER)[0]

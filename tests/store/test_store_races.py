@@ -303,7 +303,7 @@ def test_a_file_that_is_removed_while_a_connection_opens_is_not_made_anew(
 
 
 def test_all_connections_open_the_same_file(tmp_path: Path) -> None:
-    """Whatever symlinks and options the URL has: SQLAlchemy resolves ``..`` before the system does."""
+    """With symlinks and options in the URL too: SQLAlchemy resolves ``..`` before the system does."""
     (tmp_path / "other" / "deep").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "other" / "deep")
     store = Store.open(f"sqlite:///{tmp_path}/link/../x.db?uri=true&timeout=5")

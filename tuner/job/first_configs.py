@@ -103,9 +103,9 @@ def first_configs(
     ]
     own = [one for of_rank in itertools.zip_longest(*of_families) for one in of_rank if one]
     beside = winners(near)[: counts.neighbours]
-    if (
-        own
-    ):  # NOTE: else the winners were measured far ahead of the heuristic configs, whatever the model says
+    # NOTE: if there are none, the row beside this one measured them far behind its winner, which counts more
+    # than the model.
+    if own:
         beside = promising(beside, problem, device)
     chosen = dict.fromkeys([*map(current_config, [*beside, *known]), *own])
     return [config for config in chosen if _valid(config, problem, device)][: counts.most]
@@ -129,11 +129,11 @@ def _estimated_behind(config: Config, problem: GemmProblem, device: DeviceSpec) 
         return 1.0
     family = FAMILIES[config.family]
     clocks = family.estimated_clocks(config, problem, device)
-    if clocks is None:
+    ranked = heuristic_configs(family, problem, device) if clocks else ()
+    if not clocks or config in ranked:
         return 1.0
-    ranked = heuristic_configs(family, problem, device)
     estimates = (family.estimated_clocks(one, problem, device) or math.inf for one in ranked)
-    return 1.0 if config in ranked else clocks / min(estimates, default=clocks)
+    return clocks / min(estimates, default=clocks)
 
 
 def nearest(done: Sequence[Measured], m: int) -> list[Measured]:

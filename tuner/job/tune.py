@@ -46,11 +46,11 @@ def tune(
     """Search, race the candidates with the vendor library, and record the winner.
 
     Trials that ``recorder`` holds already are replayed into the search, not measured again, so that an
-    interrupted job continues. ``initial_configs`` are tried first, then configs with the tiling of the vendor
-    library's choice. The search ends after ``max_trials`` measured trials, after ``max_seconds``, after four
-    times as many proposals as ``max_trials``, when every config was tried, or when it gains too little. The
-    last progress gives the reason. Final races that others disturb run again for ``quiet_wait_s`` seconds.
-    Other devices take trials from ``board``.
+    interrupted job continues. ``initial_configs``, configs with the tiling of the vendor library's choice and
+    heuristic configs are tried first. The search ends after ``max_trials`` measured trials, after
+    ``max_seconds``, after four times as many proposals as ``max_trials``, when every config was tried, or
+    when it gains too little. The last progress gives the reason. Final races that others disturb run again
+    for ``quiet_wait_s`` seconds. Other devices take trials from ``board``.
 
     Returns:
         The winner; None if no trial succeeded or ``cancelled`` was set (recorded trials are kept).

@@ -61,9 +61,8 @@ def keep_to_file(engine: Engine) -> None:
 
 
 def _file(url: URL) -> Path:
-    return Path(
-        os.path.abspath(url.database or "")
-    )  # NOTE: as SQLAlchemy, which resolves no symlink before ..
+    # NOTE: as SQLAlchemy has it, which drops ".." together with what precedes it, a symlink or not.
+    return Path(os.path.abspath(url.database or ""))
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
