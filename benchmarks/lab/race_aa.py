@@ -5,8 +5,9 @@ device, a final has one sample of each twin, whose ratio is kept.
 
     python -m benchmarks.lab.race_aa --device cuda:0 --seconds 280 --out DIR
 
-The first heuristic config of each shape takes part twice, in turn in a final and in a head-to-head, until the
-time is over. The rules are a job's, but for the vendor library: the kernel takes its place.
+The first heuristic config of each shape takes part twice, in turn in a final, in a head-to-head and in the
+race of a quick job, until the time is over. The rules are a job's, but for the vendor library: the kernel
+takes its place.
 ``DIR/race-aa-CLASS.json`` is whole after every race; another run adds its races.
 :mod:`benchmarks.lab.race_against_itself` looks at the CPU's heap.
 """
@@ -29,14 +30,14 @@ from kernels.registry import families_for
 from tilewright import DType, GemmProblem, Layout
 from tilewright.launch import Kernel, load
 from tuner.devices.base import Device
-from tuner.job.selection import FINAL, HEAD_TO_HEAD, Stage
+from tuner.job.selection import FINAL, HEAD_TO_HEAD, QUICK, Stage
 from tuner.measure.race import METHOD, race
 from tuner.measure.stats import CONFIDENCE, median, paired_ratio, rounds_needed
 from tuner.workers.device_worker import open_device
 
 SHAPES = "16x4096x4096 64x3072x2048 128x7168x2048 512x5120x5120 256x1024x8192 4096x4096x4096"
 FAMILIES = ("wgmma_ws", "mma_sync", "host")
-STAGES = {"final": FINAL, "head-to-head": HEAD_TO_HEAD}
+STAGES = {"final": FINAL, "head-to-head": HEAD_TO_HEAD, "quick": QUICK}
 
 
 def first_kernel(device: Device, problem: GemmProblem) -> Kernel:
@@ -46,11 +47,13 @@ def first_kernel(device: Device, problem: GemmProblem) -> Kernel:
     return load(build(family, family.heuristic_configs(problem, device.spec)[0], problem, device.spec))
 
 
-def races(device: Device, kernels: dict[GemmProblem, Kernel], first_seed: int) -> Iterator[dict[str, Any]]:
+def races(
+    device: Device, kernels: dict[GemmProblem, Kernel], stages: Sequence[str], first_seed: int
+) -> Iterator[dict[str, Any]]:
     """One row a race, the problems and the stages in turn, without end."""
     round_s: dict[GemmProblem, float] = {}
     for seed in itertools.count(first_seed):
-        for (problem, kernel), name in itertools.product(kernels.items(), STAGES):
+        for (problem, kernel), name in itertools.product(kernels.items(), stages):
             started = time.monotonic()
             row = _race(device, kernel, problem, STAGES[name], seed, round_s.get(problem, 0.0))
             seconds = time.monotonic() - started
@@ -65,6 +68,7 @@ def _race(
     found = race(device, [kernel, kernel], problem, rules)
     rounds = [len(row) for row in found.samples_us]
     raced = {"rounds": rounds, "interference": found.interference, "samples_us": found.samples_us}
+    raced["method"] = found.method
     if rounds[0] != rounds[1]:
         return {**raced, "dropped": True, "false_winner": False}
     if rounds[0] < rounds_needed(CONFIDENCE):
@@ -109,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--shapes", default=SHAPES, help="MxNxK, separated by blanks")
     parser.add_argument("--dtype", type=DType, default=DType.BFLOAT16)
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--seconds", type=float, default=280.0)
     parser.add_argument("--out", type=Path, required=True, help="folder of the result")
     given = parser.parse_args(arguments)
@@ -122,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     facts = {**device_facts(device.spec, device.driver), "method": METHOD, "confidence": CONFIDENCE}
     facts["command"] = ["python", "-m", "benchmarks.lab.race_aa", *(arguments or sys.argv[1:])]
     ends = time.monotonic() + given.seconds
-    for row in races(device, kernels, len(rows)):
+    for row in races(device, kernels, given.stages, len(rows)):
         rows.append({"date": now(), "gpu": device.identity, **row})
         write_json(path, {**facts, **counts(rows), "by_problem": summary(rows), "rows": rows})
         if time.monotonic() >= ends:

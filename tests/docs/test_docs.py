@@ -186,6 +186,7 @@ def test_the_methods_of_measurement_are_the_ones_in_use() -> None:
     page = text("measurement.md")
     assert f"`{timing.METHOD}`" in page
     assert f"`{race.METHOD}`" in page
+    assert f"`{race.METHOD_IN_BURSTS}`" in page
     assert f"{timing.PRUNE_RATIO - 1:.0%}".replace("%", " %") in page
     assert f"{timing.FEWEST_SAMPLES} to {timing.MOST_SAMPLES}" in page
     assert f"bursts of {1e3 * timing.BURST_S:g} ms, each after {1e3 * timing.REST_S:g} ms of rest" in page
@@ -195,8 +196,10 @@ def test_the_methods_of_measurement_are_the_ones_in_use() -> None:
 def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     page = " ".join(text("measurement.md").split())
     assert f"within {selection.WITHIN - 1:.0%} of the best".replace("%", " %") in page
-    assert f"at most {selection.FINAL_CANDIDATES}, race interleaved" in page
-    assert f"with up to {vendor._LEADING} algorithms" in page
+    few = selection.FINAL_CANDIDATES_IN_TURN
+    assert f"at most {selection.FINAL_CANDIDATES} ({few} where power may limit the device)" in page
+    assert vendor._LEADING[0] == selection.FINAL_CANDIDATES
+    assert vendor._LEADING_IN_TURN[0] == few
     assert f"at most {selection.NEGLIGIBLE - 1:.1%} behind".replace("%", " %") in page
     stage, turns = selection.HEAD_TO_HEAD, interleave.PHASES * selection.HEAD_TO_HEAD.rules.passes
     assert f"{stage.fewest} to {stage.rules.rounds} rounds, at the power limit {turns}" in page

@@ -7,8 +7,8 @@ candidate has one sample, the mean of a whole second. The winner and the vendor 
 head-to-head. Its samples took no part in the choice; they give the reported speed-up. The stored winner of
 the problem takes part in the final, so that one race compares it with its challengers. A final or
 head-to-head that others disturbed runs again, as long as the job may wait for a quiet device. A quick job has
-a short head-to-head of its fastest trial alone. If another job stored a winner of the problem meanwhile, the
-races run again with that one, at most ``SELECTIONS`` times in all.
+a short head-to-head of its fastest trial alone, in bursts where power may limit the device. If another job
+stored a winner of the problem meanwhile, the races run again with that one, at most ``SELECTIONS`` times.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from tuner.job.progress import ProgressTracker, timed
 from tuner.measure.interleave import finishers
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.stats import CONFIDENCE, left_behind, median, paired_ratio, rounds_needed
-from tuner.measure.timing import timing_of
+from tuner.measure.timing import power_may_limit, timing_of
 from tuner.workers.process import WorkerError
 
-FINAL_CANDIDATES = 3  # a fourth would rarely win (benchmarks/lab/2026-11-28-shorter-races.md)
+# A fourth would rarely win (benchmarks/lab/2026-11-28-shorter-races.md). Where power may limit them, each
+# costs a second, and a third gains 0.06 % (benchmarks/lab/2026-11-29-seconds-of-races.md).
+FINAL_CANDIDATES, FINAL_CANDIDATES_IN_TURN = 3, 2
 WITHIN = 1.10
 NEGLIGIBLE = 1.003
 RACE_SECONDS = 20.0
@@ -64,7 +66,7 @@ class Stage:
 
 FINAL = Stage(RaceRules(32, 0, passes=1, dropping=True), fewest=16)
 HEAD_TO_HEAD = Stage(RaceRules(32, 1), fewest=16)
-QUICK = Stage(RaceRules(32, 2, passes=1, quick=True), fewest=16)
+QUICK = Stage(RaceRules(32, 2, quick=True), fewest=16)
 STAGES = (FINAL, HEAD_TO_HEAD, QUICK)
 
 
@@ -194,7 +196,9 @@ def _candidates(context: JobContext, tracker: ProgressTracker) -> list[Candidate
     If no kernel of the shortlist builds and computes the right result, the next fastest trials follow.
     """
     trials = tracker.trials
-    while chosen := shortlist(trials):
+    in_turn = power_may_limit(context.problem, context.device)
+    most = FINAL_CANDIDATES_IN_TURN if in_turn else FINAL_CANDIDATES
+    while chosen := shortlist(trials, most):
         candidates = _with_kernels(context, tracker, chosen)
         if candidates or context.cancelled.is_set():
             return candidates
@@ -239,8 +243,8 @@ def _rebuilt(context: JobContext, trial: Trial, artifact: Artifact | None) -> Ca
     return Candidate(trial, artifact) if trial.outcome is Outcome.OK else None
 
 
-def shortlist(trials: Sequence[Trial]) -> list[Trial]:
-    """The fastest complete trials: at most 3, within 10 % of the best median, each kernel once.
+def shortlist(trials: Sequence[Trial], most: int = FINAL_CANDIDATES) -> list[Trial]:
+    """The fastest complete trials: so many at most, within 10 % of the best median, each kernel once.
 
     Times of different methods do not compare. So a job that another release began has as many of each method,
     the latest first.
@@ -250,7 +254,7 @@ def shortlist(trials: Sequence[Trial]) -> list[Trial]:
     return [
         trial
         for method in methods
-        for trial in _fastest([trial for trial in complete if timed(trial).method == method])
+        for trial in _fastest([trial for trial in complete if timed(trial).method == method])[:most]
     ]
 
 
@@ -260,7 +264,7 @@ def _fastest(trials: Sequence[Trial]) -> list[Trial]:
     for trial in ranked:
         if timed(trial).median_us <= timed(ranked[0]).median_us * WITHIN:
             by_kernel.setdefault(trial.artifact, trial)
-    return list(by_kernel.values())[:FINAL_CANDIDATES]
+    return list(by_kernel.values())
 
 
 def _final(context: JobContext, candidates: list[Candidate], stored: Candidate | None) -> FinalResult:

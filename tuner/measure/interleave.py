@@ -24,6 +24,8 @@ from tilewright.launch import Launch
 from tuner.devices.base import Device, Telemetry
 from tuner.measure.stats import left_behind
 from tuner.measure.timing import (
+    BURST_S,
+    REST_S,
     WARM_UP_S,
     at_power_limit,
     idle_s,
@@ -32,7 +34,6 @@ from tuner.measure.timing import (
     launches_per_sample,
     loaded,
     of_samples,
-    rest_before_bursts,
     settle,
 )
 
@@ -153,6 +154,34 @@ def each_round(
     yield from contest.whole_periods(passes) if groups else contest.turns(passes)
 
 
+def in_bursts(
+    device: Device,
+    samplers: Sequence[Callable[[int], float]],
+    rounds: int,
+    order: random.Random,
+    into: tuple[Rows, States],
+) -> Iterator[None]:
+    """Run rounds of one short sample of each candidate, in random order and at the clock of a device that
+    rested: after each rest as many rounds as fit into a burst (:mod:`tuner.measure.timing`). Samples and
+    states of the device are appended to ``into``; others may use it after each burst."""
+    rows, states = into
+    candidates, ends, last_s = list(range(len(samplers))), -math.inf, 0.0
+    for number in range(rounds):
+        began = time.monotonic()
+        if began + last_s > ends:
+            if number:
+                yield
+            time.sleep(REST_S)
+            began = time.monotonic()
+            ends = began + BURST_S
+        order.shuffle(candidates)
+        for candidate in candidates:
+            rows[candidate].append(samplers[candidate](number))
+        last_s = time.monotonic() - began
+        now = device.telemetry()
+        states.append((now.mhz, now.watts))
+
+
 class _Contest:
     """The candidates of a race, those that are still in it, and what was measured; each of the three ways to
     run it gives the steps between which others may use the device."""
@@ -265,7 +294,7 @@ class _Contest:
     def _load_again(self) -> None:
         """Load a device that rested, while NVML or the process that runs the race took long to answer: its
         next samples would be a burst at the highest clock."""
-        if 0.0 < rest_before_bursts(self._device.spec) <= idle_s(self._device):
+        if self._device.spec.power_watts and idle_s(self._device) >= REST_S:
             settle(self._device, self._samplers, power_matters=False)
 
     def _note(self) -> Telemetry:

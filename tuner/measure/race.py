@@ -5,7 +5,9 @@ temperatures affect all alike; ratios are formed within rounds. At the device's 
 until the clock has settled for it (:mod:`tuner.measure.interleave`). If the vendor library
 does not compute the problem, it runs the same product in float16 instead, and the result says so. The device
 is loaded until its clock has settled before the first round, and again after others used it, and never idles
-in between, so the times are sustained ones.
+in between, so the times are sustained ones. Where power may limit the device, a quick race is one in bursts
+instead (:mod:`tuner.measure.timing`), which takes a third of the time
+(benchmarks/lab/2026-11-29-seconds-of-races.md).
 
 Launches do not overlap the kernel before them, as those of the vendor library do not; a benchmark also times
 them *apart*, each after an empty step.
@@ -27,12 +29,12 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import QUICK_METHOD
 from tuner.devices.base import Device, VendorChoice
 from tuner.measure.interference import Interference
-from tuner.measure.interleave import Rows, States, each_round, equal_samplers, mean_of_known
+from tuner.measure.interleave import Rows, States, each_round, equal_samplers, in_bursts, mean_of_known
 from tuner.measure.operands import bind_all, rotated_sets
-from tuner.measure.timing import settle
+from tuner.measure.timing import power_may_limit, settle
 from tuner.measure.vendor import fastest_for, fastest_row, forget, leading_for, remember
 
-METHOD = "interleaved-v12, sustained"
+METHOD, METHOD_IN_BURSTS = "interleaved-v12, sustained", "interleaved-v12, burst"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class RaceRules:
         dropping: whether candidates that are left behind leave the race, unless power limits the device.
             Kernels compete with kernels, and the vendor library's possibly fastest algorithms with each
             other.
-        quick: whether a few launches choose among the vendor library's algorithms.
+        quick: whether a few launches choose among the vendor library's algorithms, and the race runs in
+            bursts where power may limit the device.
         every: whether to choose among all algorithms of the vendor library, with those it does not propose.
         apart: whether to time each launch after an empty step as well.
     """
@@ -110,6 +113,20 @@ def race(device: Device, kernels: Sequence[Kernel], problem: GemmProblem, rules:
     return contest.samples()
 
 
+def look_through_vendor(device: Device, problem: GemmProblem) -> None:
+    """Have the process remember which of the vendor library's algorithms the race that ends a job times,
+    unless others disturb the device now.
+
+    Raises:
+        DeviceUnavailable: as :func:`race`.
+    """
+    interference = Interference(device)
+    with interference.watched():
+        leading_for(device, problem)
+    if interference.reasons():
+        forget(device, problem)
+
+
 class Race:
     """A race in progress, which runs in parts, so that others may use the device in between.
 
@@ -138,35 +155,37 @@ class Race:
             device.pause()
             self._samplers += equal_samplers(device, [_apart(device, launches) for launches in candidates])
             ways = 2
-        self._device, self._problem, self._method = device, problem, METHOD + QUICK_METHOD * rules.quick
+        self._device, self._problem = device, problem
         self._rows: Rows = [[] for _ in self._samplers]
         self._states: States = []
-        order = random.Random(rules.seed)
-        into = self._rows, self._states
         self._competes = rules.dropping
         groups = [range(len(kernels)), range(len(kernels), len(candidates))]
-        passes = 0 if memory_bound(problem, device.spec) else rules.passes
+        self._clock_matters = not memory_bound(problem, device.spec)
+        may_be_limited = power_may_limit(problem, device.spec)
+        passes = rules.passes if may_be_limited else 0
         self._power_matters = passes > 0
-        self._rounds = each_round(
-            device,
-            self._samplers,
-            rules.rounds,
-            order,
-            into,
-            passes,
-            groups=[group for group in groups if group] if rules.dropping else (),
-            ways=ways,
-        )
+        self._in_bursts = rules.quick and may_be_limited
+        self._method = (METHOD_IN_BURSTS if self._in_bursts else METHOD) + QUICK_METHOD * rules.quick
         self.done = rules.rounds == 0
+        common = device, self._samplers, rules.rounds, random.Random(rules.seed), (self._rows, self._states)
+        if self._in_bursts:
+            self._rounds = in_bursts(*common)
+        else:
+            competing = [group for group in groups if group] if rules.dropping else ()
+            self._rounds = each_round(*common, passes, groups=competing, ways=ways)
 
     def warm_up(self) -> None:
-        """Load the device until its clocks are steady: before the first round, and after others used it."""
+        """Load the device until its clocks are steady: before the first round, and after others used it. A
+        race in bursts needs no load."""
+        if self._in_bursts:
+            return
         with self._interference.watched():
             settle(
                 self._device,
                 self._samplers,
                 power_matters=self._power_matters,
                 until_limited=not self._competes,
+                clock_matters=self._clock_matters,
             )
         self._power_matters = False  # the rounds have begun, or begin now
 
@@ -181,7 +200,7 @@ class Race:
         if self._interference.reasons():
             forget(self._device, self._problem)  # what was chosen under interference is chosen again
         elif self._competes and self._algorithms:
-            remember(self._device, self._problem, self._algorithms[self._fastest_algorithm()])
+            remember(self._device, self._problem, [self._algorithms[self._fastest_algorithm()]])
 
     def _fastest_algorithm(self) -> int:
         """The index of the vendor library's fastest algorithm so far."""

@@ -44,6 +44,7 @@ def settle(
     *,
     power_matters: bool = True,
     until_limited: bool = False,
+    clock_matters: bool = True,
 ) -> None:
     """Keep the device busy until its clock is one that it can hold.
 
@@ -54,9 +55,11 @@ def settle(
         until_limited: stop early if the device tells that power limits it. Its times may rise by 0.8 % in the
             second that follows (benchmarks/lab/2026-11-28-odd-shapes.md), so that all candidates must be
             timed in turns.
+        clock_matters: False for kernels whose time hardly depends on the clock, which need less time in any
+            case (benchmarks/lab/2026-11-29-seconds-of-races.md).
     """
     left_s = device.settle_s
-    if not power_matters and idle_s(device) <= STILL_WARM_S:
+    if not clock_matters or (not power_matters and idle_s(device) <= STILL_WARM_S):
         left_s *= RESETTLE
     elif until_limited:
         keep_busy(samplers, LIMITED * left_s)
@@ -145,7 +148,7 @@ def measure(
     count = launches_per_sample(device, bound.launches)
     parts = of_samples(bound.launches, count)
     sample = sampler(device, parts)
-    rest_s = 0.0 if memory_bound(problem, device.spec) else rest_before_bursts(device.spec)
+    rest_s = REST_S if power_may_limit(problem, device.spec) else 0.0
     samples, pruned = take(sample, incumbent_us, fewest, rest_s)
     timed = timing(device, samples, METHOD + IN_BURSTS * bool(rest_s))
 
@@ -179,9 +182,9 @@ def _wrong_overlap(
             overlapping.close()
 
 
-def rest_before_bursts(device: DeviceSpec) -> float:
-    """Seconds of rest before each burst of samples on a device whose power is limited, else 0."""
-    return REST_S if device.power_watts else 0.0
+def power_may_limit(problem: GemmProblem, device: DeviceSpec) -> bool:
+    """Whether the power limit of the device may decide how long a GEMM takes."""
+    return device.power_watts > 0 and not memory_bound(problem, device)
 
 
 def take(

@@ -66,6 +66,15 @@ def test_the_shortlist_holds_at_most_3_and_each_kernel_once() -> None:
     assert [one.number for one in shortlist([*twins, *rest])] == [1, 2, 3]
 
 
+@pytest.mark.parametrize(("limits", "count"), [(True, 2), (False, 3)])
+def test_a_final_has_fewer_candidates_where_power_may_limit_them(limits, count, monkeypatch) -> None:
+    monkeypatch.setattr(selection, "power_may_limit", lambda _problem, _device: limits)
+    lab = crowded_lab()
+    assert lab.tune(max_trials=60) is not None
+    final, _ = lab.bench.races
+    assert list(final) == [str(one.config) for one in shortlist(lab.recorder.kept)[:count]]
+
+
 def test_times_of_different_methods_are_not_compared() -> None:
     old = [trial(number, 150.0 + number) for number in range(6)]
     new = [

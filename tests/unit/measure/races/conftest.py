@@ -32,7 +32,12 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         for module in (interleave, timing):
-            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+            known = SimpleNamespace(monotonic=lambda: self.now, sleep=self.pass_by)
+            monkeypatch.setattr(module, "time", known)
+
+    def pass_by(self, seconds: float) -> None:
+        """Let so many seconds pass."""
+        self.now += seconds
 
     def sampler(self, us: Callable[[], float], seconds: float = 0.001) -> Callable[[int], float]:
         """One whose samples take so many seconds."""

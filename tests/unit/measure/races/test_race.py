@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -21,7 +22,7 @@ from tuner.devices.host import HostDevice
 from tuner.measure import interleave, timing, vendor
 from tuner.measure import race as races
 from tuner.measure.operands import bind_all, rotated_sets
-from tuner.measure.race import Race, RaceRules, RaceSamples
+from tuner.measure.race import Race, RaceRules, RaceSamples, look_through_vendor
 from tuner.measure.stats import median
 
 PAUSE_S = 500e-6
@@ -114,7 +115,7 @@ class Choosing(Pausing):
 def test_algorithms_of_the_vendor_library_that_may_be_the_fastest_race_with_the_kernels(monkeypatch) -> None:
     monkeypatch.setattr(races.Interference, "reasons", lambda _self: ())
     monkeypatch.setattr(vendor, "_SCREEN_RATIO", 4.0)
-    monkeypatch.setattr(vendor, "_NEAR", 4.0)
+    monkeypatch.setattr(vendor, "_LEADING", (3, 4.0))
     device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
     final = Race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(16, 0, dropping=True))
     assert [choice.detail["algorithm"] for choice in final._algorithms] == [1e-3, 2e-3]
@@ -133,7 +134,7 @@ def test_what_was_chosen_under_interference_is_chosen_again(monkeypatch) -> None
     """A final that others disturbed runs again, and its vendor library must not be what they left."""
     monkeypatch.setattr(races.Interference, "reasons", lambda _self: ("others kept 2.00 cores busy",))
     device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
-    vendor.remember(device, host_kernels.PROBLEM, VendorChoice("blas", [], {"algorithm": 2e-3}))
+    vendor.remember(device, host_kernels.PROBLEM, [VendorChoice("blas", [], {"algorithm": 2e-3})])
     final = Race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(8, 0, dropping=True))
     assert [choice.detail["algorithm"] for choice in final._algorithms] == [2e-3]
     final.run(math.inf)
@@ -161,10 +162,72 @@ def test_the_clock_matters_unless_memory_is_the_limit(device, monkeypatch) -> No
 
     monkeypatch.setattr(races, "each_round", each_round)
     plain = load(host_kernels.artifact(device.spec.arch, ""))
-    for bound in (False, True):
-        monkeypatch.setattr(races, "memory_bound", lambda _problem, _spec, bound=bound: bound)
+    for limits in (True, False):
+        monkeypatch.setattr(races, "power_may_limit", lambda _problem, _spec, limits=limits: limits)
         Race(device, [plain], host_kernels.PROBLEM, RaceRules(2, 0, vendor=False))
     assert taken == [2, 0]
+
+
+@pytest.mark.usefixtures("device")
+def test_a_look_through_the_vendor_library_serves_the_race_that_follows(monkeypatch) -> None:
+    reasons: list[str] = []
+    monkeypatch.setattr(races.Interference, "reasons", lambda _self: tuple(reasons))
+    looks: list[int] = []
+
+    def leading(_device: Any, choices: list[VendorChoice], **_: Any) -> list[VendorChoice]:
+        looks.append(len(choices))
+        return choices[:2]
+
+    monkeypatch.setattr(vendor, "leading", leading)
+    device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
+    look_through_vendor(device, host_kernels.PROBLEM)
+    final = Race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(8, 0, dropping=True))
+    assert [choice.detail["algorithm"] for choice in final._algorithms] == [2e-3, 9e-3]
+    quick = Race(device, [kernel], host_kernels.PROBLEM, RaceRules(8, 0, quick=True))
+    assert [choice.detail["algorithm"] for choice in quick._algorithms] == [2e-3]
+    assert looks == [3], "one look for all"
+    final.run(math.inf)
+    assert vendor._known(device)[host_kernels.PROBLEM, False] == [{"algorithm": 2e-3}]
+    reasons.append("others kept 2.00 cores busy")
+    look_through_vendor(device, host_kernels.PROBLEM)
+    assert vendor._known(device) == {}, "a disturbed look is none"
+
+
+@pytest.mark.usefixtures("device")
+def test_a_quick_race_at_the_power_limit_runs_in_bursts(drawing, monkeypatch, request) -> None:
+    """Each burst of 30 ms begins after a rest of 60 ms, holds whole rounds of both, and nothing is loaded
+    before the first one."""
+    monkeypatch.setattr(races, "power_may_limit", lambda _problem, _spec: True)
+    device, kernel = drawing(690.0), load(host_kernels.artifact(host_arch(), ""))
+    contest = Race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(9, 0, vendor=False, quick=True))
+    clock = request.getfixturevalue("clock")  # the seconds of the preparation are real
+    began: list[tuple[float, int]] = []
+
+    def sample(candidate: int) -> Callable[[int], float]:
+        return lambda _number: began.append((clock.now, candidate)) or _advance(clock, 0.004)  # type: ignore[func-returns-value]
+
+    contest._samplers[:] = [sample(0), sample(1)]
+    contest.warm_up()
+    assert began == []
+    steps = 0
+    while not contest.done:
+        contest.run(0.0)
+        steps += 1
+    found = contest.samples()
+    assert [len(row) for row in found.samples_us] == [9, 9]
+    assert found.method == f"{races.METHOD_IN_BURSTS}, quick"
+    times = [at for at, _ in began]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    starts = [0, *(place + 1 for place, gap in enumerate(gaps) if gap > 0.03)]
+    assert [later - earlier for earlier, later in itertools.pairwise([*starts, 18])] == [6, 6, 6]
+    assert steps == len(starts) == 3
+    assert all(gaps[start - 1] >= timing.REST_S for start in starts[1:])
+    assert {candidate for _, candidate in began[::2]} == {0, 1}, "the order is random"
+
+
+def _advance(clock: Any, seconds: float) -> float:
+    clock.now += seconds
+    return 100.0
 
 
 def test_a_race_that_drops_chooses_the_vendors_algorithm_itself() -> None:
