@@ -11,6 +11,7 @@ from service.engine.device_queue import REHEARSED
 from tilewright import GemmProblem
 from tilewright.launch import load
 from tuner.measure import race as races
+from tuner.measure import vendor
 from tuner.measure.race import RaceRules
 from tuner.measure.stats import median, paired_ratio
 from tuner.workers.bench import list_devices
@@ -44,6 +45,28 @@ def test_cublaslt_names_its_algorithm(device, kernel) -> None:
     assert samples.vendor_detail["tile"].startswith("TILE_")
     assert samples.mhz is not None
     assert samples.watts is not None
+
+
+@pytest.mark.alone
+def test_a_quick_race_that_power_may_limit_runs_in_bursts_at_the_highest_clock(hopper) -> None:
+    problem = GemmProblem(4096, 4096, 4096)
+    kernel = load(build(WGMMA, WGMMA.heuristic_configs(problem, hopper.spec)[0], problem, hopper.spec))
+    quick, loaded = (
+        races.race(hopper, [kernel], problem, RaceRules(16, 0, passes=1, quick=quick))
+        for quick in (True, False)
+    )
+    assert quick.method == f"{races.METHOD_IN_BURSTS}, quick"
+    assert loaded.method == races.METHOD
+    assert [len(row) for row in quick.samples_us] == [16, 16]
+    assert max(map(median, quick.samples_us)) < min(map(median, loaded.samples_us)), "power limits the other"
+
+
+@pytest.mark.alone
+def test_a_look_through_the_vendor_library_leaves_what_a_final_races(device, kernel, monkeypatch) -> None:
+    races.look_through_vendor(device, PROBLEM)
+    monkeypatch.setattr(vendor, "leading", None)
+    final = races.race(device, [kernel, kernel], PROBLEM, RaceRules(8, 0, dropping=True))
+    assert final.vendor_name == "cublaslt"
 
 
 @pytest.mark.alone
