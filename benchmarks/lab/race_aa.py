@@ -100,6 +100,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {
             "problem": problem,
             "stage": stage,
+            "method": group[0].get("method", METHOD),  # rows of older runs do not have theirs
             **counts(group),
             "median_us": round(median([us for row in group for us in row["samples_us"][0]]), 3),
         }

@@ -198,8 +198,9 @@ def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     assert f"within {selection.WITHIN - 1:.0%} of the best".replace("%", " %") in page
     few = selection.FINAL_CANDIDATES_IN_TURN
     assert f"at most {selection.FINAL_CANDIDATES} ({few} where power may limit the device)" in page
-    assert vendor._LEADING[0] == selection.FINAL_CANDIDATES
-    assert vendor._LEADING_IN_TURN[0] == few
+    assert (selection.FINAL_CANDIDATES, few) == (vendor._LEADING, vendor._LEADING_IN_TURN)
+    assert f"within {vendor._NEAR - 1:.0%} of its fastest".replace("%", " %") in page
+    assert f"wider by {race.BURSTS_MISLEAD - 1:.1%} on both sides".replace("%", " %") in page
     assert f"at most {selection.NEGLIGIBLE - 1:.1%} behind".replace("%", " %") in page
     stage, turns = selection.HEAD_TO_HEAD, interleave.PHASES * selection.HEAD_TO_HEAD.rules.passes
     assert f"{stage.fewest} to {stage.rules.rounds} rounds, at the power limit {turns}" in page

@@ -75,7 +75,6 @@ class LabBench:
         self.race_seeds: list[int] = []
         self.race_vendors: list[bool] = []
         self.on_tile_hints: Callable[[], list[TileHint]] = list
-        self.on_look: Callable[[], None] = lambda: None
         self.on_trial: Callable[[str], Outcome] = lambda _text: Outcome.OK
         self.on_race: Callable[[Sequence[Artifact]], None] = lambda _artifacts: None
         self.vendor_us = VENDOR_US
@@ -104,11 +103,6 @@ class LabBench:
         assert dataclasses.replace(problem, m=PROBLEM.m) == PROBLEM
         assert timeout_s >= 20.0
         return self.on_tile_hints()
-
-    def look_through_vendor(self, problem: GemmProblem, timeout_s: float) -> None:
-        assert dataclasses.replace(problem, m=PROBLEM.m) == PROBLEM
-        assert timeout_s >= 20.0
-        self.on_look()
 
     def race(
         self, artifacts: Sequence[Artifact], problem: GemmProblem, rules: RaceRules, timeout_s: float

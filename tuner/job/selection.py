@@ -28,13 +28,13 @@ from tuner.job.context import JobContext
 from tuner.job.loop import why_outdated
 from tuner.job.progress import ProgressTracker, timed
 from tuner.measure.interleave import finishers
-from tuner.measure.race import RaceRules, RaceSamples
+from tuner.measure.race import BURSTS_MISLEAD, METHOD_IN_BURSTS, RaceRules, RaceSamples
 from tuner.measure.stats import CONFIDENCE, left_behind, median, paired_ratio, rounds_needed
 from tuner.measure.timing import power_may_limit, timing_of
 from tuner.workers.process import WorkerError
 
-# A fourth would rarely win (benchmarks/lab/2026-11-28-shorter-races.md). Where power may limit them, each
-# costs a second, and a third gains 0.06 % (benchmarks/lab/2026-11-29-seconds-of-races.md).
+# A fourth would rarely win (benchmarks/lab/2026-11-28-shorter-races.md). At the power limit each costs a
+# second, and a third gains 0.06 % (benchmarks/lab/2026-11-29-seconds-of-races.md).
 FINAL_CANDIDATES, FINAL_CANDIDATES_IN_TURN = 3, 2
 WITHIN = 1.10
 NEGLIGIBLE = 1.003
@@ -66,7 +66,7 @@ class Stage:
 
 FINAL = Stage(RaceRules(32, 0, passes=1, dropping=True), fewest=16)
 HEAD_TO_HEAD = Stage(RaceRules(32, 1), fewest=16)
-QUICK = Stage(RaceRules(32, 2, quick=True), fewest=16)
+QUICK = Stage(RaceRules(32, 2, quick=True, bursts=True), fewest=16)
 STAGES = (FINAL, HEAD_TO_HEAD, QUICK)
 
 
@@ -196,9 +196,8 @@ def _candidates(context: JobContext, tracker: ProgressTracker) -> list[Candidate
     If no kernel of the shortlist builds and computes the right result, the next fastest trials follow.
     """
     trials = tracker.trials
-    in_turn = power_may_limit(context.problem, context.device)
-    most = FINAL_CANDIDATES_IN_TURN if in_turn else FINAL_CANDIDATES
-    while chosen := shortlist(trials, most):
+    limited = power_may_limit(context.problem, context.device)
+    while chosen := shortlist(trials, FINAL_CANDIDATES_IN_TURN if limited else FINAL_CANDIDATES):
         candidates = _with_kernels(context, tracker, chosen)
         if candidates or context.cancelled.is_set():
             return candidates
@@ -346,6 +345,7 @@ def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples
     """The result of the job: the winner with its speed-up over the vendor library in a head-to-head."""
     kernel_us, vendor_us = head_to_head.samples_us
     ratio = paired_ratio(vendor_us, kernel_us)
+    off = BURSTS_MISLEAD if head_to_head.method.startswith(METHOD_IN_BURSTS) else 1.0
     artifact = won.winner.artifact
     return BestConfig(
         problem=context.problem,
@@ -363,8 +363,8 @@ def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples
         ties=won.ties,
         baseline=Baseline(head_to_head.vendor_name, median(vendor_us), head_to_head.vendor_detail),
         speedup=ratio.value,
-        speedup_low=ratio.low,
-        speedup_high=ratio.high,
+        speedup_low=ratio.low / off,
+        speedup_high=ratio.high * off,
         confidence=CONFIDENCE,
         provenance=context.provenance(artifact, head_to_head.method),
         resources=artifact.resources,

@@ -13,7 +13,7 @@ from kernels.registry import FAMILIES, families_for, odds
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.job import JobProgress, Level, TuneRequest
+from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.trial import BestConfig
 from tuner.job.context import JobContext, Recorder
 from tuner.job.first_configs import promising
@@ -68,9 +68,6 @@ def tune(
     opening = time.monotonic()
     search, ahead = open_for(context, bench, initial_configs)
     tracker = ProgressTracker(request, recorder, search, started, time.monotonic() - opening)
-    if ahead and not any(work.done() for work in ahead.values()) and request.level is Level.FULL:
-        with tracker.spending("race"):
-            _look_through_vendor(context, bench)
     Loop(context, search, tracker, ahead=ahead).run()
     if board:
         board.close()
@@ -135,15 +132,6 @@ def open_for(
             f"no config of {names} is valid for {request.problem} on {device.arch}; tune another problem"
         )
     return search, ahead
-
-
-def _look_through_vendor(context: JobContext, bench: Bench) -> None:
-    """Time the vendor library's algorithms while the first kernels compile and the device has nothing to do.
-    If that fails, the race says so."""
-    try:
-        bench.look_through_vendor(context.problem, context.trial_timeout_s)
-    except (DeviceUnavailable, WorkerError, LaunchError) as error:
-        _log.info("job %s: no look through the vendor library: %s", context.job_id, error)
 
 
 def _vendor_configs(context: JobContext, bench: Bench, families: Sequence[Family[Any]]) -> list[Config]:

@@ -5,9 +5,8 @@ temperatures affect all alike; ratios are formed within rounds. At the device's 
 until the clock has settled for it (:mod:`tuner.measure.interleave`). If the vendor library
 does not compute the problem, it runs the same product in float16 instead, and the result says so. The device
 is loaded until its clock has settled before the first round, and again after others used it, and never idles
-in between, so the times are sustained ones. Where power may limit the device, a quick race is one in bursts
-instead (:mod:`tuner.measure.timing`), which takes a third of the time
-(benchmarks/lab/2026-11-29-seconds-of-races.md).
+in between, so the times are sustained ones. A race in bursts (:mod:`tuner.measure.timing`) takes a third of
+the time where power limits the device; its ratios differ from sustained ones by up to ``BURSTS_MISLEAD``.
 
 Launches do not overlap the kernel before them, as those of the vendor library do not; a benchmark also times
 them *apart*, each after an empty step.
@@ -35,6 +34,9 @@ from tuner.measure.timing import power_may_limit, settle
 from tuner.measure.vendor import fastest_for, fastest_row, forget, leading_for, remember
 
 METHOD, METHOD_IN_BURSTS = "interleaved-v12, sustained", "interleaved-v12, burst"
+# 0.7 % too low to 4.3 % too high on an H100 (benchmarks/lab/2026-11-27-ladder-seconds.md), 2.3 % too low to
+# 0.5 % too high on an H200 (benchmarks/lab/2026-11-29-seconds-of-races.md).
+BURSTS_MISLEAD = 1.045
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,10 +52,10 @@ class RaceRules:
         dropping: whether candidates that are left behind leave the race, unless power limits the device.
             Kernels compete with kernels, and the vendor library's possibly fastest algorithms with each
             other.
-        quick: whether a few launches choose among the vendor library's algorithms, and the race runs in
-            bursts where power may limit the device.
+        quick: whether a few launches choose among the vendor library's algorithms.
         every: whether to choose among all algorithms of the vendor library, with those it does not propose.
         apart: whether to time each launch after an empty step as well.
+        bursts: whether to race in bursts where power may limit the device, instead of passes.
     """
 
     rounds: int
@@ -64,6 +66,7 @@ class RaceRules:
     quick: bool = False
     every: bool = False
     apart: bool = False
+    bursts: bool = False
 
     def __post_init__(self) -> None:
         if self.dropping and (self.quick or self.every):
@@ -113,20 +116,6 @@ def race(device: Device, kernels: Sequence[Kernel], problem: GemmProblem, rules:
     return contest.samples()
 
 
-def look_through_vendor(device: Device, problem: GemmProblem) -> None:
-    """Have the process remember which of the vendor library's algorithms the race that ends a job times,
-    unless others disturb the device now.
-
-    Raises:
-        DeviceUnavailable: as :func:`race`.
-    """
-    interference = Interference(device)
-    with interference.watched():
-        leading_for(device, problem)
-    if interference.reasons():
-        forget(device, problem)
-
-
 class Race:
     """A race in progress, which runs in parts, so that others may use the device in between.
 
@@ -164,7 +153,7 @@ class Race:
         may_be_limited = power_may_limit(problem, device.spec)
         passes = rules.passes if may_be_limited else 0
         self._power_matters = passes > 0
-        self._in_bursts = rules.quick and may_be_limited
+        self._in_bursts = rules.bursts and may_be_limited
         self._method = (METHOD_IN_BURSTS if self._in_bursts else METHOD) + QUICK_METHOD * rules.quick
         self.done = rules.rounds == 0
         common = device, self._samplers, rules.rounds, random.Random(rules.seed), (self._rows, self._states)
@@ -200,7 +189,7 @@ class Race:
         if self._interference.reasons():
             forget(self._device, self._problem)  # what was chosen under interference is chosen again
         elif self._competes and self._algorithms:
-            remember(self._device, self._problem, [self._algorithms[self._fastest_algorithm()]])
+            remember(self._device, self._problem, self._algorithms[self._fastest_algorithm()])
 
     def _fastest_algorithm(self) -> int:
         """The index of the vendor library's fastest algorithm so far."""

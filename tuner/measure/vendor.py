@@ -22,8 +22,8 @@ _ROUNDS = 32
 _KNOWN = 8
 _SCREENS = ((48, 200.0), (8, 2000.0))  # (algorithms that stay, microseconds of each)
 _SCREEN_RATIO = 1.12
-# (algorithms at most, as many as kernels; how far behind): what bursts predict is within 1.3 % of a race.
-_LEADING, _LEADING_IN_TURN = (3, 1.03), (2, 1.015)
+_LEADING, _LEADING_IN_TURN = 3, 2  # as many as kernels
+_NEAR = 1.03  # what bursts predict is within 1.3 % of a race
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
@@ -32,49 +32,42 @@ def fastest_for(
 ) -> VendorChoice:
     """The library's fastest algorithm for a problem; the process remembers it for the last 8 problems.
 
-    If ``quick``, and nothing is known of it yet, a few launches of each decide, and it is not remembered. If
+    If ``quick``, and it is not known yet, a few launches of each decide, and it is not remembered. If
     ``every``, all algorithms take part, as :meth:`Device.every_vendor` has them.
 
     Raises:
         DeviceUnavailable: as :func:`vendor_choices`.
     """
     choices = vendor_choices(device, problem, every=every)
-    known = _remembered(device, problem, choices, every)
-    if len(known) == 1 or (quick and known):
-        return known[0]
+    same = _remembered(device, problem, choices, every)
+    if same:
+        return same
     if quick:
         return min(_screened(device, choices), key=lambda choice: _quick_us(device, choice.launches))
-    power_matters = power_may_limit(problem, device.spec)
-    led = known or leading(device, choices, power_matters=power_matters, every=every)
-    chosen = fastest(device, led, power_matters=power_matters)
-    remember(device, problem, [chosen], every=every)
+    chosen = fastest(device, choices, power_matters=power_may_limit(problem, device.spec), every=every)
+    remember(device, problem, chosen, every=every)
     return chosen
 
 
 def leading_for(device: Device, problem: GemmProblem) -> Sequence[VendorChoice]:
-    """The library's algorithms that may be the fastest, which the process remembers for the last 8 problems;
-    only the fastest one once a race noted it (:func:`remember`).
+    """The library's algorithms that may be the fastest; only the fastest one if the process knows it. The
+    race that follows stores which one was the fastest (:func:`remember`).
 
     Raises:
         DeviceUnavailable: as :func:`vendor_choices`.
     """
     choices = vendor_choices(device, problem)
-    known = _remembered(device, problem, choices, False)
-    if not known:
-        known = leading(device, choices, power_matters=power_may_limit(problem, device.spec))
-        remember(device, problem, known)
-    return known
+    same = _remembered(device, problem, choices, False)
+    return [same] if same else leading(device, choices, power_matters=power_may_limit(problem, device.spec))
 
 
-def remember(
-    device: Device, problem: GemmProblem, choices: Sequence[VendorChoice], *, every: bool = False
-) -> None:
-    """Note which of the library's algorithms may be the fastest for a problem, or which one is."""
+def remember(device: Device, problem: GemmProblem, choice: VendorChoice, *, every: bool = False) -> None:
+    """Note which of the library's algorithms is the fastest for a problem."""
     known = _known(device)
     known.pop((problem, every), None)
     while len(known) >= _KNOWN:
         del known[next(iter(known))]
-    known[problem, every] = [choice.detail for choice in choices]
+    known[problem, every] = choice.detail
 
 
 def forget(device: Device, problem: GemmProblem) -> None:
@@ -85,25 +78,26 @@ def forget(device: Device, problem: GemmProblem) -> None:
 
 def _remembered(
     device: Device, problem: GemmProblem, choices: Sequence[VendorChoice], every: bool
-) -> list[VendorChoice]:
-    """Those of the ``choices`` that the process remembers, in the order in which it does."""
-    details = _known(device).get((problem, every), ())
-    found = (next((choice for choice in choices if choice.detail == detail), None) for detail in details)
-    return [choice for choice in found if choice]
+) -> VendorChoice | None:
+    detail = _known(device).get((problem, every))
+    return next((choice for choice in choices if choice.detail == detail), None)
 
 
 @functools.lru_cache(maxsize=1)
-def _known(_device: Device) -> dict[tuple[GemmProblem, bool], list[dict[str, Any]]]:
-    """The attributes of the algorithms that may be the fastest, for each of the last problems."""
+def _known(_device: Device) -> dict[tuple[GemmProblem, bool], dict[str, Any]]:
+    """The attributes of the fastest algorithm, for each of the last problems."""
     return {}
 
 
-def fastest(device: Device, choices: Sequence[VendorChoice], *, power_matters: bool = True) -> VendorChoice:
-    """The choice with the lowest median of interleaved samples under load.
+def fastest(
+    device: Device, choices: Sequence[VendorChoice], *, power_matters: bool = True, every: bool = False
+) -> VendorChoice:
+    """The choice with the lowest median of interleaved samples under load, among :func:`leading`.
 
     They race for as many rounds as candidates do, or until they are left behind, at the power limit for a
     second each.
     """
+    choices = leading(device, choices, power_matters=power_matters, every=every)
     if len(choices) == 1:
         return choices[0]
     samplers = equal_samplers(device, [choice.launches for choice in choices])
@@ -119,9 +113,8 @@ def fastest_row(rows: Rows) -> int:
 def leading(
     device: Device, choices: Sequence[VendorChoice], *, power_matters: bool, every: bool = False
 ) -> Sequence[VendorChoice]:
-    """The choices that may be the fastest, the fastest first: at most 3, within 3 % of it; where power may
-    limit them, so that a race takes a second for each, at most 2, within 1.5 %, unless they are ``every``
-    algorithm of the library (benchmarks/lab/2026-11-29-seconds-of-races.md).
+    """The choices that may be the fastest: at most 3, within 3 % of the fastest. Where power may limit them,
+    so that a race takes a second for each, at most 2, unless they are ``every`` algorithm of the library.
 
     A few launches of each rule out the slow ones; the others are timed as trials are.
     """
@@ -131,8 +124,8 @@ def leading(
     samplers = equal_samplers(device, [choice.launches for choice in choices], FEW_GRAPHS)
     times = [median(take(sample, None, rest_s=rest_s)[0]) for sample in samplers]
     ranked = sorted(range(len(choices)), key=lambda index: times[index])
-    most, near = _LEADING_IN_TURN if power_matters and not every else _LEADING
-    return [choices[index] for index in ranked[:most] if times[index] <= near * min(times)]
+    most = _LEADING_IN_TURN if power_matters and not every else _LEADING
+    return [choices[index] for index in ranked[:most] if times[index] <= _NEAR * min(times)]
 
 
 def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[VendorChoice]:

@@ -226,16 +226,6 @@ class Bench:
         reply = self._process.call(header, timeout_s=timeout_s)
         return [decode(TileHint, hint) for hint in reply.header["tile_hints"]]
 
-    def look_through_vendor(self, problem: GemmProblem, timeout_s: float) -> None:
-        """Time the vendor library's algorithms for a problem ahead of its race, which takes a second or two
-        (:func:`tuner.measure.race.look_through_vendor`).
-
-        Raises:
-            DeviceUnavailable: the library is missing.
-            WorkerDied, WorkerTimeout, LaunchError: the library broke the device's process.
-        """
-        self._process.call({"op": "vendor", "problem": problem.to_dict()}, timeout_s=timeout_s)
-
     def race(
         self, artifacts: Sequence[Artifact], problem: GemmProblem, rules: RaceRules, timeout_s: float
     ) -> RaceSamples:

@@ -24,7 +24,7 @@ from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Outcome, TrialResult
 from tuner.devices.base import Device
 from tuner.measure import correctness, operands
-from tuner.measure.race import Race, RaceRules, look_through_vendor, race
+from tuner.measure.race import Race, RaceRules, race
 from tuner.measure.timing import measure
 from tuner.measure.vendor import vendor_tile_hints
 from tuner.workers.frames import Frame
@@ -40,7 +40,7 @@ _KERNEL_FAULTS = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
 
 
 class DeviceServer:
-    """Runs the operations that a :class:`tuner.workers.bench.Bench` asks for, on one device."""
+    """Serves ``trial``, ``tile_hints``, ``race``, ``gemm``, ``rehearse`` and ``conditions`` on one device."""
 
     def __init__(self, device_name: str) -> None:
         self._device = open_device(device_name)
@@ -53,7 +53,6 @@ class DeviceServer:
         self._operations: dict[str, Callable[[Frame], Frame]] = {
             "trial": self._trial,
             "tile_hints": self._tile_hints,
-            "vendor": self._vendor,
             "race": self._run_race,
             "gemm": self._gemm,
             "rehearse": self._rehearse,
@@ -168,11 +167,6 @@ class DeviceServer:
         self._race = None
         hints = vendor_tile_hints(self._device, self._problem(request))
         return Frame({"kind": "ok", "tile_hints": encode(hints)})
-
-    def _vendor(self, request: Frame) -> Frame:
-        self._race = None
-        look_through_vendor(self._device, self._problem(request))
-        return Frame({"kind": "ok"})
 
     def _run_race(self, request: Frame) -> Frame:
         """Prepare a race, or run a slice of the prepared one; other requests may run in between."""

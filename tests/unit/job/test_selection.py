@@ -14,7 +14,7 @@ from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
 from tilewright.schema.config import Config
 from tilewright.schema.job import QUICK_TRIALS, Level, TuneRequest
-from tilewright.schema.trial import Outcome, Timing, Trial, VendorSamples
+from tilewright.schema.trial import QUICK_METHOD, Outcome, Timing, Trial, VendorSamples
 from tuner.job import selection
 from tuner.job.progress import ProgressTracker
 from tuner.job.selection import (
@@ -26,7 +26,7 @@ from tuner.job.selection import (
     interference,
     shortlist,
 )
-from tuner.measure.race import RaceRules, RaceSamples
+from tuner.measure.race import BURSTS_MISLEAD, METHOD, METHOD_IN_BURSTS, RaceRules, RaceSamples
 from tuner.workers.process import WorkerDied
 
 CONFIGS = [
@@ -199,6 +199,20 @@ def test_a_quick_job_races_its_fastest_trial_alone() -> None:
     few = Lab()
     assert few.tune(max_trials=3, level=Level.QUICK) is not None
     assert len(few.recorder.kept) == 3
+
+
+@pytest.mark.parametrize(("method", "off"), [(METHOD_IN_BURSTS, BURSTS_MISLEAD), (METHOD, 1.0)])
+def test_the_interval_of_a_race_in_bursts_is_wider(method, off, monkeypatch) -> None:
+    lab = Lab()
+    raced = lab.bench.race
+    monkeypatch.setattr(
+        lab.bench, "race", lambda *given: dataclasses.replace(raced(*given), method=method + QUICK_METHOD)
+    )
+    best, plain = lab.tune(max_trials=4, level=Level.QUICK), Lab().tune(max_trials=4, level=Level.QUICK)
+    assert best
+    assert plain
+    assert best.provenance.quick
+    assert (best.speedup_low, best.speedup_high) == (plain.speedup_low / off, plain.speedup_high * off)
 
 
 @pytest.mark.usefixtures("wide")

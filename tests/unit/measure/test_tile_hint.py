@@ -211,37 +211,6 @@ def test_a_vendor_library_that_fails_fails_no_job(lab: Lab, error: WorkerError, 
     assert len(lab.recorder.kept) == 12
 
 
-@pytest.mark.parametrize(
-    "error", [None, DeviceUnavailable("no library"), WorkerTimeout("no answer within 20 s")]
-)
-def test_the_vendor_library_is_looked_through_while_the_first_kernels_compile(
-    lab: Lab, error: Exception | None
-) -> None:
-    """The device would have nothing to do until then. Where a kernel is there already, or the job is quick,
-    nothing waits for that."""
-    looks: list[int] = []
-
-    def look() -> None:
-        looks.append(len(lab.bench.tried))
-        for future, config in zip(lab.builder.futures, lab.builder.submitted, strict=True):
-            lab.builder.finish(future, config)
-        lab.builder.at_once = True
-        if error:
-            raise error
-
-    lab.bench.on_look = look
-    assert lab.tune(max_trials=12) is not None
-    assert looks == [], "the builder compiles at once"
-    lab.builder.at_once = False
-    lab.recorder.kept.clear()
-    lab.bench.tried.clear()
-    lab.builder.futures.clear()
-    lab.builder.submitted.clear()
-    assert lab.tune(max_trials=12) is not None
-    assert looks == [0], "once, before the first trial"
-    assert len(lab.recorder.kept) == 12
-
-
 def test_a_resumed_job_goes_on_though_the_vendor_now_tells_something_else(lab: Lab) -> None:
     lab.bench.on_tile_hints = lambda: [TileHint(48, 48)]
     lab.tune(max_trials=12)

@@ -22,7 +22,7 @@ from tuner.devices.host import HostDevice
 from tuner.measure import interleave, timing, vendor
 from tuner.measure import race as races
 from tuner.measure.operands import bind_all, rotated_sets
-from tuner.measure.race import Race, RaceRules, RaceSamples, look_through_vendor
+from tuner.measure.race import Race, RaceRules, RaceSamples
 from tuner.measure.stats import median
 
 PAUSE_S = 500e-6
@@ -115,7 +115,7 @@ class Choosing(Pausing):
 def test_algorithms_of_the_vendor_library_that_may_be_the_fastest_race_with_the_kernels(monkeypatch) -> None:
     monkeypatch.setattr(races.Interference, "reasons", lambda _self: ())
     monkeypatch.setattr(vendor, "_SCREEN_RATIO", 4.0)
-    monkeypatch.setattr(vendor, "_LEADING", (3, 4.0))
+    monkeypatch.setattr(vendor, "_NEAR", 4.0)
     device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
     final = Race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(16, 0, dropping=True))
     assert [choice.detail["algorithm"] for choice in final._algorithms] == [1e-3, 2e-3]
@@ -134,7 +134,7 @@ def test_what_was_chosen_under_interference_is_chosen_again(monkeypatch) -> None
     """A final that others disturbed runs again, and its vendor library must not be what they left."""
     monkeypatch.setattr(races.Interference, "reasons", lambda _self: ("others kept 2.00 cores busy",))
     device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
-    vendor.remember(device, host_kernels.PROBLEM, [VendorChoice("blas", [], {"algorithm": 2e-3})])
+    vendor.remember(device, host_kernels.PROBLEM, VendorChoice("blas", [], {"algorithm": 2e-3}))
     final = Race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(8, 0, dropping=True))
     assert [choice.detail["algorithm"] for choice in final._algorithms] == [2e-3]
     final.run(math.inf)
@@ -169,44 +169,25 @@ def test_the_clock_matters_unless_memory_is_the_limit(device, monkeypatch) -> No
 
 
 @pytest.mark.usefixtures("device")
-def test_a_look_through_the_vendor_library_serves_the_race_that_follows(monkeypatch) -> None:
-    reasons: list[str] = []
-    monkeypatch.setattr(races.Interference, "reasons", lambda _self: tuple(reasons))
-    looks: list[int] = []
-
-    def leading(_device: Any, choices: list[VendorChoice], **_: Any) -> list[VendorChoice]:
-        looks.append(len(choices))
-        return choices[:2]
-
-    monkeypatch.setattr(vendor, "leading", leading)
-    device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
-    look_through_vendor(device, host_kernels.PROBLEM)
-    final = Race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(8, 0, dropping=True))
-    assert [choice.detail["algorithm"] for choice in final._algorithms] == [2e-3, 9e-3]
-    quick = Race(device, [kernel], host_kernels.PROBLEM, RaceRules(8, 0, quick=True))
-    assert [choice.detail["algorithm"] for choice in quick._algorithms] == [2e-3]
-    assert looks == [3], "one look for all"
-    final.run(math.inf)
-    assert vendor._known(device)[host_kernels.PROBLEM, False] == [{"algorithm": 2e-3}]
-    reasons.append("others kept 2.00 cores busy")
-    look_through_vendor(device, host_kernels.PROBLEM)
-    assert vendor._known(device) == {}, "a disturbed look is none"
-
-
-@pytest.mark.usefixtures("device")
-def test_a_quick_race_at_the_power_limit_runs_in_bursts(drawing, monkeypatch, request) -> None:
-    """Each burst of 30 ms begins after a rest of 60 ms, holds whole rounds of both, and nothing is loaded
-    before the first one."""
+def test_a_race_in_bursts_rests_before_each(drawing, monkeypatch, request) -> None:
+    """Each burst of 30 ms begins after a rest of 60 ms and holds whole rounds, and nothing is loaded before
+    the first one."""
     monkeypatch.setattr(races, "power_may_limit", lambda _problem, _spec: True)
     device, kernel = drawing(690.0), load(host_kernels.artifact(host_arch(), ""))
-    contest = Race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(9, 0, vendor=False, quick=True))
+    rules = RaceRules(9, 0, vendor=False, quick=True, bursts=True)
+    contest = Race(device, [kernel, kernel], host_kernels.PROBLEM, rules)
     clock = request.getfixturevalue("clock")  # the seconds of the preparation are real
     began: list[tuple[float, int]] = []
 
-    def sample(candidate: int) -> Callable[[int], float]:
-        return lambda _number: began.append((clock.now, candidate)) or _advance(clock, 0.004)  # type: ignore[func-returns-value]
+    def sampler(candidate: int) -> Callable[[int], float]:
+        def sample(_number: int) -> float:
+            began.append((clock.now, candidate))
+            clock.now += 0.004
+            return 100.0
 
-    contest._samplers[:] = [sample(0), sample(1)]
+        return sample
+
+    contest._samplers[:] = [sampler(0), sampler(1)]
     contest.warm_up()
     assert began == []
     steps = 0
@@ -216,18 +197,12 @@ def test_a_quick_race_at_the_power_limit_runs_in_bursts(drawing, monkeypatch, re
     found = contest.samples()
     assert [len(row) for row in found.samples_us] == [9, 9]
     assert found.method == f"{races.METHOD_IN_BURSTS}, quick"
-    times = [at for at, _ in began]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    starts = [0, *(place + 1 for place, gap in enumerate(gaps) if gap > 0.03)]
-    assert [later - earlier for earlier, later in itertools.pairwise([*starts, 18])] == [6, 6, 6]
-    assert steps == len(starts) == 3
-    assert all(gaps[start - 1] >= timing.REST_S for start in starts[1:])
+    assert (found.mhz, found.watts) == (1400.0, None)
+    gaps = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(began)]
+    starts = [0, *(place + 1 for place, gap in enumerate(gaps) if gap > timing.REST_S)]
+    assert starts == [0, 6, 12]
+    assert steps == 3
     assert {candidate for _, candidate in began[::2]} == {0, 1}, "the order is random"
-
-
-def _advance(clock: Any, seconds: float) -> float:
-    clock.now += seconds
-    return 100.0
 
 
 def test_a_race_that_drops_chooses_the_vendors_algorithm_itself() -> None:
