@@ -140,7 +140,7 @@ def test_a_damaged_anchor_is_no_trouble_of_the_device_that_would_help(
     job_id, troubles = lab.submit(40), set()
     while not lab.job(job_id).status.final:
         troubles |= {queue.health().trouble for queue in lab.engine.queues.values()}
-        time.sleep(0.01)
+        time.sleep(0.05)
     assert read, "it helped"
     assert troubles == {None}
     assert of_helpers(ended(lab, job_id)) == []
