@@ -6,6 +6,8 @@ the text with its includes, options, and the compiler's version.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +18,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -50,24 +52,48 @@ class KernelCache:
     def get(self, key: Sequence[object], make: Callable[[], tuple[bytes, str]]) -> tuple[bytes, str]:
         """The binary and the log that ``make`` returns for a key, or the CompileError that it raises."""
         path = self._folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()
-        try:
-            data = zlib.decompress(path.read_bytes())
-            os.utime(path)
-        except (OSError, zlib.error):
-            try:
-                binary, log = make()
-            except CompileError as error:
-                if error.__cause__ is not None:  # a time limit, which depends on what else runs
-                    raise
-                binary, log = b"", str(error)
-            data = json.dumps(log).encode() + b"\n" + binary
-            with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
-                file.write(zlib.compress(data, 1))
-            os.replace(file.name, path)
+        data = _read(path)
+        if data is None:
+            with _alone(path.with_suffix(".lock")):
+                data = _read(path) or self._made(path, make)
         text, _, binary = data.partition(b"\n")
         if not binary:
             raise CompileError(json.loads(text))
         return binary, json.loads(text)
+
+    def _made(self, path: Path, make: Callable[[], tuple[bytes, str]]) -> bytes:
+        try:
+            binary, log = make()
+        except CompileError as error:
+            if error.__cause__ is not None:  # a time limit, which depends on what else runs
+                raise
+            binary, log = b"", str(error)
+        data = json.dumps(log).encode() + b"\n" + binary
+        with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+            file.write(zlib.compress(data, 1))
+        os.replace(file.name, path)
+        return data
+
+
+@contextlib.contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """One process compiles, and others wait for what it makes."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> bytes | None:
+    """What an entry holds; None if there is none or it is damaged."""
+    try:
+        data = zlib.decompress(path.read_bytes())
+        os.utime(path)
+    except (OSError, zlib.error):
+        return None
+    return data
 
 
 def delete_old(folder: Path) -> None:
