@@ -229,10 +229,11 @@ def configs_near(
             yield config
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 7))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))])
 @pytest.mark.parametrize("name", OVERLAPPING)
 def test_sampled_configs_of_every_family_that_overlaps(name: str, seed: int) -> None:
-    """A build raises where a kernel accesses memory too early."""
+    """A build raises where a kernel accesses memory too early, so that each other test that builds one of
+    these families asks the same."""
     family, draw = FAMILIES[name], random.Random(f"{name} {seed}")
     supported = [problem for problem in SAMPLED if family.why_unsupported(problem, HOPPER) is None]
     first: list[Config] = []

@@ -108,8 +108,9 @@ def test_packed_bytes_are_the_fragments_of_an_mma(dtype: DType) -> None:
     assert all(d[row, column] == (a @ b.T)[row, column] for row, column in positions)
 
 
-@pytest.mark.parametrize(("dtype", "arch"), every(6, on_generations(PACKED)))
+@pytest.mark.parametrize(("dtype", "arch"), every(6, on_generations(PACKED, most=3)))
 def test_first_heuristic_configs_compile_everywhere(dtype: DType, arch: str) -> None:
+    """The instructions that types differ in are compiled for each architecture below."""
     problem, device = GemmProblem(512, 512, 4096, dtype=dtype), gpu(arch)
     config = MMA_SYNC.heuristic_configs(problem, device)[0]
     assert config["accumulate"] == "s32"

@@ -21,7 +21,7 @@ from tilewright import Config, GemmProblem
 from tuner.search.points import valid_points
 
 SEED = 1
-EACH, FEW = 7, 2  # configs of each problem, and in `make test`
+EACH, FEW = 5, 2  # configs of each problem, and in `make test`
 
 PROBLEMS = [
     GemmProblem(4096, 4096, 4096),
