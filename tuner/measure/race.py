@@ -150,10 +150,9 @@ class Race:
         self._competes = rules.dropping
         groups = [range(len(kernels)), range(len(kernels), len(candidates))]
         self._clock_matters = not memory_bound(problem, device.spec)
-        may_be_limited = power_may_limit(problem, device.spec)
-        passes = rules.passes if may_be_limited else 0
+        passes = rules.passes if self._clock_matters else 0
         self._power_matters = passes > 0
-        self._in_bursts = rules.bursts and may_be_limited
+        self._in_bursts = rules.bursts and power_may_limit(problem, device.spec)
         self._method = (METHOD_IN_BURSTS if self._in_bursts else METHOD) + QUICK_METHOD * rules.quick
         self.done = rules.rounds == 0
         common = device, self._samplers, rules.rounds, random.Random(rules.seed), (self._rows, self._states)

@@ -162,8 +162,8 @@ def test_the_clock_matters_unless_memory_is_the_limit(device, monkeypatch) -> No
 
     monkeypatch.setattr(races, "each_round", each_round)
     plain = load(host_kernels.artifact(device.spec.arch, ""))
-    for limits in (True, False):
-        monkeypatch.setattr(races, "power_may_limit", lambda _problem, _spec, limits=limits: limits)
+    for bound in (False, True):
+        monkeypatch.setattr(races, "memory_bound", lambda _problem, _spec, bound=bound: bound)
         Race(device, [plain], host_kernels.PROBLEM, RaceRules(2, 0, vendor=False))
     assert taken == [2, 0]
 
