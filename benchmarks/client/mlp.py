@@ -32,9 +32,9 @@ from tilewright.errors import TilewrightError
 from tilewright.schema.codec import encode
 from tuner.devices.base import Device
 from tuner.devices.cuda import CudaDevice
-from tuner.measure.interleave import interleave, mean_of_known
+from tuner.measure.interleave import Taken, interleave, mean_of_known
 
-_PROBES = 3
+_PROBES, _PASSES = 3, 2
 _FETCH_S = 60.0
 Model = Callable[[Any], Any]
 
@@ -123,17 +123,18 @@ class Bench:
             ran = dict(self._client.matmul.stats - before)
             candidates, results = self._candidates(x)
             accuracy = self._check(x, results)
-            rows, states = self._race(candidates)
+            taken = self._race(candidates)
+        rows = dict(zip(candidates, taken.rows, strict=True))
         flops = 4.0 * tokens * self._arguments.width * self._arguments.inner
         return {
             "dtype": self._dtype,
             "tokens": tokens,
             "ran": ran,
             "accuracy": accuracy,
-            "us": mlp_report.times(rows, flops),
-            "speedup": mlp_report.speedups(rows),
-            "sm_mhz": mean_of_known([mhz for mhz, _ in states]),
-            "watts": mean_of_known([watts for _, watts in states]),
+            "us": mlp_report.times(rows, flops, taken.periods),
+            "speedup": mlp_report.speedups(rows, taken.periods),
+            "sm_mhz": mean_of_known([mhz for mhz, _ in taken.states]),
+            "watts": mean_of_known([watts for _, watts in taken.states]),
         }
 
     def _candidates(self, x: Any) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
@@ -158,8 +159,8 @@ class Bench:
             raise TilewrightError(f"{self._dtype}, {len(x)} tokens: wrong results: {found}")
         return found
 
-    def _race(self, candidates: Mapping[str, Callable[[], Any]]) -> tuple[dict[str, list[float]], Any]:
-        """Samples by candidate, and the clock and power after each round."""
+    def _race(self, candidates: Mapping[str, Callable[[], Any]]) -> Taken:
+        """A row of samples for each candidate."""
         quickest = min(passes(call, _PROBES) for call in candidates.values() for _ in range(_PROBES))
         count = mlp_report.passes_per_sample(quickest)
 
@@ -167,8 +168,7 @@ class Bench:
             return lambda _round: passes(call, count)
 
         samplers = [sampler(call) for call in candidates.values()]
-        rows, states = interleave(self._device, samplers, self._arguments.rounds, 0, passes=2)
-        return dict(zip(candidates, rows, strict=True)), states
+        return interleave(self._device, samplers, self._arguments.rounds, 0, passes=_PASSES)
 
 
 def run(arguments: argparse.Namespace, device: Device, client: Client) -> None:

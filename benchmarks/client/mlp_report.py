@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.schema.problem import DType, GemmProblem, Layout
-from tuner.measure.stats import median_interval, paired_ratio
+from tuner.measure.interleave import speed_ratio
+from tuner.measure.stats import mean_of_periods, median_interval
 
 SAMPLE_US = 10_000.0
 METHOD = (
@@ -71,13 +72,14 @@ def passes_per_sample(quickest_us: float) -> int:
     return max(1, math.ceil(SAMPLE_US / quickest_us))
 
 
-def times(rows: Mapping[str, Sequence[float]], flops: float) -> dict[str, Any]:
-    """Median, interval, spread and rate of each candidate, and every sample."""
-    return {name: _times(samples, flops) for name, samples in rows.items()}
+def times(rows: Mapping[str, Sequence[float]], flops: float, periods: bool) -> dict[str, Any]:
+    """Median, interval, spread and rate of each candidate, and every sample; at the power limit samples are
+    means of whole ``periods``."""
+    return {name: _times(samples, flops, periods) for name, samples in rows.items()}
 
 
-def _times(samples: Sequence[float], flops: float) -> dict[str, Any]:
-    found = median_interval(samples)
+def _times(samples: Sequence[float], flops: float, periods: bool) -> dict[str, Any]:
+    found = mean_of_periods(samples) if periods else median_interval(samples)
     low, _, high = statistics.quantiles(samples, n=4)
     return {
         "median_us": found.value,
@@ -90,11 +92,11 @@ def _times(samples: Sequence[float], flops: float) -> dict[str, Any]:
     }
 
 
-def speedups(rows: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def speedups(rows: Mapping[str, Sequence[float]], periods: bool) -> dict[str, Any]:
     """How many times as fast the routed model is as the plain one, eager and as a graph."""
     pairs = {"eager": ("torch", "tilewright"), "graph": ("torch, graph", "tilewright, graph")}
     return {
-        way: dataclasses.asdict(paired_ratio(rows[base], rows[candidate]))
+        way: dataclasses.asdict(speed_ratio(rows[base], rows[candidate], periods))
         for way, (base, candidate) in pairs.items()
     }
 

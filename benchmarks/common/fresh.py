@@ -32,7 +32,7 @@ from tuner.job.neighbours import first_tries
 from tuner.job.progress import PHASES
 from tuner.job.tune import tune
 from tuner.measure.race import METHOD, RaceRules, RaceSamples
-from tuner.measure.stats import CONFIDENCE, Ratio, median, paired_ratio
+from tuner.measure.stats import CONFIDENCE, Ratio, median
 from tuner.store import entities, jobs
 from tuner.store.database import Store
 from tuner.store.queue import claims
@@ -40,7 +40,7 @@ from tuner.store.trials import JobRecorder
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 
-ROUNDS, PASSES = 48, 3
+ROUNDS, PASSES = 48, 2
 QUIET_WAIT_S = 20.0  # as a service's jobs
 FAILURES = (TilewrightError, RuntimeError)  # of a shape; the latter is a programming error in a worker
 DEVICE_PHASES = ("check", "measure", "race")
@@ -192,7 +192,7 @@ class FreshTuner:
         """
         rules = RaceRules(rounds, seed, PASSES, every=True, apart=True)
         samples = self.bench.race([self.kernel_of(best)], problem, rules, _RACE_TIMEOUT_S)
-        return Comparison(samples, _ratio(samples.samples_us), _ratio(samples.apart_us))
+        return Comparison(samples, samples.ratio(1, 0), samples.ratio(1, 0, apart=True))
 
     def kernel_of(self, best: BestConfig) -> Artifact:
         """The kernel of a winner."""
@@ -303,11 +303,6 @@ def _libraries() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
-
-
-def _ratio(rows: Any) -> Ratio:
-    ours, vendor = rows
-    return paired_ratio(vendor, ours)
 
 
 def _rounded(value: float) -> float:

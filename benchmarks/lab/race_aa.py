@@ -1,7 +1,6 @@
 """How often the races that end a job declare a winner between a kernel and itself: each is a false winner.
 
-A final makes no such claim: final races that drop one of the twins are counted apart. If power limits the
-device, a final has one sample of each twin, whose ratio is kept.
+A final makes no such claim: final races that drop one of the twins are counted apart.
 
     python -m benchmarks.lab.race_aa --device cuda:0 --seconds 280 --out DIR
 
@@ -32,7 +31,7 @@ from tilewright.launch import Kernel, load
 from tuner.devices.base import Device
 from tuner.job.selection import FINAL, HEAD_TO_HEAD, QUICK, Stage
 from tuner.measure.race import METHOD, race
-from tuner.measure.stats import CONFIDENCE, median, paired_ratio, rounds_needed
+from tuner.measure.stats import CONFIDENCE, median
 from tuner.workers.device_worker import open_device
 
 SHAPES = "16x4096x4096 64x3072x2048 128x7168x2048 512x5120x5120 256x1024x8192 4096x4096x4096"
@@ -71,10 +70,7 @@ def _race(
     raced["method"] = found.method
     if rounds[0] != rounds[1]:
         return {**raced, "dropped": True, "false_winner": False}
-    if rounds[0] < rounds_needed(CONFIDENCE):
-        first, second = map(median, found.samples_us)
-        return {**raced, "dropped": False, "false_winner": False, "ratio": first / second}
-    ratio = paired_ratio(*found.samples_us)
+    ratio = found.ratio(0, 1)
     interval = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
     return {**raced, "dropped": False, "false_winner": not ratio.undecided, **interval}
 

@@ -34,7 +34,7 @@ from tilewright.schema.problem import DType, GemmProblem, Layout
 from tuner.devices.base import Device
 from tuner.measure.correctness import check
 from tuner.measure.race import RaceRules, RaceSamples, race
-from tuner.measure.stats import CONFIDENCE, median, paired_ratio, rounds_needed
+from tuner.measure.stats import CONFIDENCE, median, rounds_needed
 from tuner.workers.device_worker import open_device
 
 _CONFIG = re.compile(r"(\w+)\((.*)\)")
@@ -187,10 +187,9 @@ def run(
 
 def race_results(names: Sequence[str], samples: RaceSamples) -> list[FinalResult]:
     """All candidates, the fastest first; the vendor's row is the last of the samples."""
-    base = samples.samples_us[-1]
     found = []
-    for name, row in zip([*names, samples.vendor_name], samples.samples_us, strict=True):
-        ratio = paired_ratio(base, row)
+    for place, (name, row) in enumerate(zip([*names, samples.vendor_name], samples.samples_us, strict=True)):
+        ratio = samples.ratio(-1, place)
         found.append(FinalResult(name, median(row), ratio.value, ratio.low, ratio.high))
     return sorted(found, key=lambda one: one.median_us)
 
@@ -246,7 +245,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--vary", action="append", default=[], help="knob=value,..")
     parser.add_argument("--config", action="append", default=[], help="a config as tilewright prints it")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of short samples")
-    parser.add_argument("--passes", type=int, default=PASSES, help="at the power limit: 8 turns in each")
+    parser.add_argument("--passes", type=int, default=PASSES, help="at the power limit: a second each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path)

@@ -176,13 +176,13 @@ def _race(device: Device, group: list[Measurement], rounds: int, runs: int) -> l
     finally:
         for kernel in kernels:
             kernel.close()
-    states = [state for _, of_run in taken for state in of_run]
+    states = [state for of_run in taken for state in of_run.states]
     mhz, watts = (mean_of_known(column) for column in zip(*states, strict=True))
     ran = [
         dataclasses.replace(
             entry.measurement,
-            samples_us=tuple(itertools.chain.from_iterable(rows[index] for rows, _ in taken)),
-            runs_us=tuple(median(rows[index]) for rows, _ in taken),
+            samples_us=tuple(itertools.chain.from_iterable(of_run.rows[index] for of_run in taken)),
+            runs_us=tuple(median(of_run.rows[index]) for of_run in taken),
             mhz=mhz,
             watts=watts,
         )

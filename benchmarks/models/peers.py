@@ -23,7 +23,7 @@ from benchmarks.models.files import Row, RowFile
 from kernels.base.tile_hint import TileHint
 from tilewright.errors import DeviceUnavailable, TilewrightError
 from tilewright.schema.problem import GemmProblem
-from tuner.measure.stats import median, paired_ratio
+from tuner.measure.stats import median
 
 RATIOS = ("torch_ratio", "heuristics_ratio")
 TIMEOUT_S = 300.0
@@ -125,7 +125,7 @@ def _hinted(heuristics: Peer, tuner: FreshTuner, problem: GemmProblem) -> dict[s
         return {"heuristics_failure": str(error)}
     times: Sequence[float] = [median(row) for row in samples.samples_us[:-1]]
     best = min(range(len(times)), key=times.__getitem__)
-    ratio = paired_ratio(samples.samples_us[-1], samples.samples_us[best])
+    ratio = samples.ratio(-1, best)
     return {
         "heuristics_us": float(f"{times[best]:.6g}"),
         "heuristics_ratio": float(f"{ratio.value:.6g}"),

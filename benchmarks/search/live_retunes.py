@@ -43,8 +43,9 @@ from tilewright.errors import TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import TuneRequest
+from tuner.measure.interleave import speed_ratio
 from tuner.measure.race import RaceRules
-from tuner.measure.stats import CONFIDENCE, median, paired_ratio, rounds_needed
+from tuner.measure.stats import CONFIDENCE, median, rounds_needed
 from tuner.replay.formats import read_space
 from tuner.replay.space import RecordedSpace, SpaceError
 from tuner.workers.bench import Bench, list_devices
@@ -181,7 +182,7 @@ def raced(
     samples = bench.race(list(kernels.values()), space.problem, RaceRules(rounds, 0), _TIMEOUT_S)
     rows = dict(zip(samples.candidates, samples.samples_us, strict=True))
     vendor_us = rows.pop("vendor")
-    found = regrets(rows)
+    found = regrets(rows, samples.periods)
     candidates = [
         {
             "artifact": digest,
@@ -206,17 +207,18 @@ def raced(
     return {"race": race, "figures": figures(tunes, found, best_recorded)}
 
 
-def regrets(samples_us: Mapping[str, Sequence[float]]) -> dict[str, Regret]:
+def regrets(samples_us: Mapping[str, Sequence[float]], periods: bool = False) -> dict[str, Regret]:
     """The regret of each candidate of a race, the one with the lowest median first: that one is the optimum.
+    At the power limit samples are means of whole ``periods``.
 
     The lowest of several noisy medians is flattered, so regrets err on the high side.
 
     Raises:
-        ValueError: there are fewer than 8 rounds.
+        ValueError: there are fewer than 8 rounds of short samples.
     """
     ranked = sorted(samples_us, key=lambda name: median(samples_us[name]))
     fastest = samples_us[ranked[0]]
-    ratios = {name: paired_ratio(samples_us[name], fastest) for name in ranked}
+    ratios = {name: speed_ratio(samples_us[name], fastest, periods) for name in ranked}
     return {name: Regret(one.value - 1, one.low - 1, one.high - 1) for name, one in ratios.items()}
 
 

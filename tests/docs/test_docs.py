@@ -28,7 +28,7 @@ from tilewright.schema.job import QUICK_TRIALS
 from tilewright.schema.trial import Outcome
 from tuner.job import selection
 from tuner.measure import interleave, operands, race, timing, vendor
-from tuner.measure.stats import BEHIND, CONFIDENCE
+from tuner.measure.stats import BEHIND, CONFIDENCE, PERIODS_MISLEAD
 from tuner.store.faults import drift
 from tuner.store.models import Base
 from tuner.workers import bench, recovery
@@ -202,12 +202,14 @@ def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     assert f"within {vendor._NEAR - 1:.0%} of its fastest".replace("%", " %") in page
     assert f"wider by {race.BURSTS_MISLEAD - 1:.1%} on both sides".replace("%", " %") in page
     assert f"at most {selection.NEGLIGIBLE - 1:.1%} behind".replace("%", " %") in page
-    stage, turns = selection.HEAD_TO_HEAD, interleave.PHASES * selection.HEAD_TO_HEAD.rules.passes
-    assert f"{stage.fewest} to {stage.rules.rounds} rounds, at the power limit {turns}" in page
+    stage = selection.HEAD_TO_HEAD
+    assert f"{stage.fewest} to {stage.rules.rounds} rounds" in page
+    assert (selection.FINAL.rules.passes, stage.rules.passes, interleave.PERIOD_S) == (1, 1, 1.0)
+    off = f"{PERIODS_MISLEAD - 1:.1%}".replace("%", " %")
+    assert f"such means lie within {off} of the true one" in page
+    assert f"at the power limit {off} on both sides" in page
     assert f"by over {BEHIND:g} standard errors" in page
     assert f"measures {QUICK_TRIALS} trials at most" in page
-    turn_ms, counted_ms = 1000 * interleave.TURN_S, 1000 * interleave.COUNTED_S
-    assert f"**turns** of {turn_ms:g} ms, whose last {counted_ms:g} ms" in page
     assert f"ends within about {selection.RACE_SECONDS:g} s" in page
     assert f"at {CONFIDENCE:.0%} confidence".replace("%", " %") in page
 

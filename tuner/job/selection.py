@@ -2,9 +2,9 @@
 
 The lowest of many noisy medians is too optimistic, and the search measures at clocks that the device does not
 hold. So the fastest trials run a final under load, interleaved with the vendor library. A candidate that is
-left behind leaves the final (:func:`tuner.measure.stats.left_behind`). If power limits the device, each
-candidate has one sample, the mean of a whole second. The winner and the vendor library then run a
-head-to-head. Its samples took no part in the choice; they give the reported speed-up. The stored winner of
+left behind leaves the final (:func:`tuner.measure.stats.left_behind`). The winner and the vendor library then
+run a head-to-head. Its samples took no part in the choice; they give the reported speed-up. If power limits
+the device, each candidate has one sample in each race, the mean of a whole second. The stored winner of
 the problem takes part in the final, so that one race compares it with its challengers. A final or
 head-to-head that others disturbed runs again, as long as the job may wait for a quiet device. A quick job has
 a short head-to-head of its fastest trial alone, in bursts where power may limit the device. If another job
@@ -28,7 +28,7 @@ from tuner.job.context import JobContext
 from tuner.job.loop import why_outdated
 from tuner.job.progress import ProgressTracker, timed
 from tuner.measure.interleave import finishers
-from tuner.measure.race import BURSTS_MISLEAD, METHOD_IN_BURSTS, RaceRules, RaceSamples
+from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.stats import CONFIDENCE, left_behind, median, paired_ratio, rounds_needed
 from tuner.measure.timing import power_may_limit, timing_of
 from tuner.workers.process import WorkerError
@@ -65,7 +65,7 @@ class Stage:
 
 
 FINAL = Stage(RaceRules(32, 0, passes=1, dropping=True), fewest=16)
-HEAD_TO_HEAD = Stage(RaceRules(32, 1), fewest=16)
+HEAD_TO_HEAD = Stage(RaceRules(32, 1, passes=1), fewest=16)
 QUICK = Stage(RaceRules(32, 2, quick=True, bursts=True), fewest=16)
 STAGES = (FINAL, HEAD_TO_HEAD, QUICK)
 
@@ -344,8 +344,7 @@ def _race(context: JobContext, candidates: Sequence[Candidate], stage: Stage) ->
 def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples) -> BestConfig:
     """The result of the job: the winner with its speed-up over the vendor library in a head-to-head."""
     kernel_us, vendor_us = head_to_head.samples_us
-    ratio = paired_ratio(vendor_us, kernel_us)
-    off = BURSTS_MISLEAD if head_to_head.method.startswith(METHOD_IN_BURSTS) else 1.0
+    ratio = head_to_head.ratio(-1, 0)
     artifact = won.winner.artifact
     return BestConfig(
         problem=context.problem,
@@ -354,17 +353,18 @@ def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples
         config=won.winner.config,
         artifact=artifact.digest,
         timing=timing_of(
-            head_to_head.samples_us[0],
+            kernel_us,
             head_to_head.method,
             head_to_head.mhz,
             head_to_head.watts,
             disturbed="; ".join(interference(won, head_to_head)),
+            periods=head_to_head.periods,
         ),
         ties=won.ties,
         baseline=Baseline(head_to_head.vendor_name, median(vendor_us), head_to_head.vendor_detail),
         speedup=ratio.value,
-        speedup_low=ratio.low / off,
-        speedup_high=ratio.high * off,
+        speedup_low=ratio.low,
+        speedup_high=ratio.high,
         confidence=CONFIDENCE,
         provenance=context.provenance(artifact, head_to_head.method),
         resources=artifact.resources,

@@ -5,14 +5,13 @@ period of one second, a kernel of 198 us between 186 and 220 us, while the mean 
 a percent (benchmarks/lab/2026-11-27-power-swing.md). An H200 follows a change of kernel within 40 to 80 ms
 (benchmarks/lab/2026-11-23-hopper.md). With short samples all candidates would run at one clock, and a kernel
 that needs much energy would profit from those that need little. So at the power limit a candidate runs until
-the clock is its own before a sample counts. Where candidates compete, a sample is the mean of a whole period.
-If a confidence interval is needed, which takes more samples, a sample is a short turn, and the turns of a
-round lie at the same phase of the swing, whole periods apart. Memory-bound kernels need none of that: their
-time hardly depends on the clock.
+the clock is its own, and a sample is the mean of a whole period. Memory-bound kernels need none of that:
+their time hardly depends on the clock.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
@@ -22,7 +21,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 from tilewright.launch import Launch
 from tuner.devices.base import Device, Telemetry
-from tuner.measure.stats import left_behind
+from tuner.measure.stats import Ratio, left_behind, paired_ratio, ratio_of_periods
 from tuner.measure.timing import (
     BURST_S,
     REST_S,
@@ -40,13 +39,32 @@ from tuner.measure.timing import (
 GRAPHS, FEW_GRAPHS = 32, 8  # of a candidate; few where a difference of 1 % decides little
 MOST_LAUNCHES = 2**14  # in all graphs of a candidate
 PERIOD_S = 1.0  # of the swing at the power limit
-PHASES = 8  # as many rounds as an interval needs
-TURN_S, COUNTED_S = PERIOD_S / PHASES, 0.04
-SETTLE_S = 0.07  # until the clock is that of the candidate, at least
+OWN_CLOCK_S = 0.085  # until the clock is that of the candidate
 FIRST_LOOK = 4  # rounds before a candidate may be dropped
 Rows = list[list[float]]
 States = list[tuple[float | None, float | None]]
 Groups = Sequence[Sequence[int]]  # of candidates, by index
+
+
+@dataclasses.dataclass(slots=True)
+class Taken:
+    """What was measured.
+
+    Attributes:
+        rows: microseconds, one row for each sampler.
+        states: clock in MHz and power in watts of the device after each step.
+        periods: whether a sample is the mean of a whole period, as at the power limit.
+    """
+
+    rows: Rows
+    states: States = dataclasses.field(default_factory=list)
+    periods: bool = False
+
+
+def speed_ratio(base: Sequence[float], candidate: Sequence[float], periods: bool) -> Ratio:
+    """The speed of ``candidate`` relative to ``base``, from samples of the same rounds, or of the same passes
+    if these are means of whole ``periods``."""
+    return ratio_of_periods(base, candidate) if periods else paired_ratio(base, candidate)
 
 
 def equal_samplers(
@@ -92,7 +110,7 @@ def interleave(
     groups: Groups = (),
     *,
     passes: int = 1,
-) -> tuple[Rows, States]:
+) -> Taken:
     """:func:`shuffled_rounds` after loading the device until its clock has settled."""
     settle(device, samplers, power_matters=passes > 0)
     return shuffled_rounds(device, samplers, rounds, random.Random(seed), groups, passes=passes)
@@ -106,16 +124,12 @@ def shuffled_rounds(
     groups: Groups = (),
     *,
     passes: int = 1,
-) -> tuple[Rows, States]:
-    """One row of microseconds for each sampler, and the clock in MHz and power in watts in between.
-
-    Runs the rounds of :func:`each_round`.
-    """
-    rows: Rows = [[] for _ in samplers]
-    states: States = []
-    for _ in each_round(device, samplers, rounds, order, (rows, states), passes, groups=groups):
+) -> Taken:
+    """What the rounds of :func:`each_round` measure."""
+    taken = Taken([[] for _ in samplers])
+    for _ in each_round(device, samplers, rounds, order, taken, passes, groups=groups):
         pass
-    return rows, states
+    return taken
 
 
 def each_round(
@@ -123,22 +137,21 @@ def each_round(
     samplers: Sequence[Callable[[int], float]],
     rounds: int,
     order: random.Random,
-    into: tuple[Rows, States],
+    into: Taken,
     passes: int,
     *,
     groups: Groups = (),
     ways: int = 1,
 ) -> Iterator[None]:
-    """Run rounds, and append their samples and states of the device to ``into``; others may use the device
-    after each step.
+    """Run rounds, and add their samples and states of the device to ``into``; others may use the device after
+    each step.
 
     The device is under load from the first step on. In a round, whose order is random, each candidate has one
     sample in each way. The candidates of a group compete: those that are left behind take no part in the
     rounds that follow, so that their rows are shorter, and once one of each group remains, there is one round
     more. At the power limit of the device, unless ``passes`` is 0, there are as many passes instead: a sample
-    of each candidate if there are groups, of which none leaves, else one at each of 8 phases. A pass takes
-    about a second for each candidate. If power limits the device only after some rounds, these are forgotten
-    and the passes begin, with all candidates.
+    of a whole period, about a second, of each candidate, of which none leaves. If power limits the device
+    only after some rounds, these are forgotten and the passes begin, with all candidates.
 
     Args:
         samplers: one for each candidate; if its launches are timed in several ``ways``, those of all
@@ -150,8 +163,7 @@ def each_round(
         limited = yield from contest.short_samples(rounds, up_to_limit=passes > 0)
         if not limited:
             return
-        contest.start_again()
-    yield from contest.whole_periods(passes) if groups else contest.turns(passes)
+    yield from contest.whole_periods(passes)
 
 
 def in_bursts(
@@ -159,12 +171,11 @@ def in_bursts(
     samplers: Sequence[Callable[[int], float]],
     rounds: int,
     order: random.Random,
-    into: tuple[Rows, States],
+    into: Taken,
 ) -> Iterator[None]:
     """Run rounds of one short sample of each candidate, in random order and at the clock of a device that
     rested: after each rest as many rounds as fit into a burst (:mod:`tuner.measure.timing`). Samples and
-    states of the device are appended to ``into``; others may use it after each burst."""
-    rows, states = into
+    states of the device are added to ``into``; others may use it after each burst."""
     candidates, ends, last_s = list(range(len(samplers))), -math.inf, 0.0
     for number in range(rounds):
         began = time.monotonic()
@@ -176,38 +187,32 @@ def in_bursts(
             ends = began + BURST_S
         order.shuffle(candidates)
         for candidate in candidates:
-            rows[candidate].append(samplers[candidate](number))
+            into.rows[candidate].append(samplers[candidate](number))
         last_s = time.monotonic() - began
-        states.append((device.telemetry().mhz, None))  # power is told as the mean of a second, with the rests
+        # Power is told as the mean of a second, with the rests.
+        into.states.append((device.telemetry().mhz, None))
 
 
 class _Contest:
-    """The candidates of a race, those that are still in it, and what was measured; each of the three ways to
+    """The candidates of a race, those that are still in it, and what was measured; each of the two ways to
     run it gives the steps between which others may use the device."""
 
     def __init__(
         self,
         device: Device,
         samplers: Sequence[Callable[[int], float]],
-        into: tuple[Rows, States],
+        into: Taken,
         ways: int,
         groups: Groups,
         order: random.Random,
     ) -> None:
         self._device, self._samplers, self._order = device, samplers, order
-        self._rows, self._states = into
+        self._taken = into
         self._count = len(samplers) // ways
         self._groups = groups
         self._competing = [list(group) for group in groups]
         self._others = sorted(set(range(self._count)).difference(*groups))
         self._numbers = [itertools.count() for _ in samplers]
-
-    def start_again(self) -> None:
-        """Forget what was measured, and let those that left take part again."""
-        for row in self._rows:
-            row.clear()
-        self._states.clear()
-        self._competing = [list(group) for group in self._groups]
 
     def short_samples(self, rounds: int, *, up_to_limit: bool) -> Generator[None, None, bool]:
         """Rounds of one short sample; a candidate that is left behind leaves.
@@ -220,7 +225,7 @@ class _Contest:
                 self._load_again()
             for candidate in self._next_order():
                 for way in self._ways(candidate):
-                    self._rows[way].append(self._samplers[way](number))
+                    self._taken.rows[way].append(self._samplers[way](number))
             now = self._note()
             yield
             if up_to_limit and at_power_limit(now, self._device.spec):
@@ -232,38 +237,22 @@ class _Contest:
         return False
 
     def whole_periods(self, passes: int) -> Iterator[None]:
-        """Rounds of one period, which begins once the clock is the candidate's own."""
-        for _ in range(passes):
-            for candidate in self._next_order():
-                for way in self._ways(candidate):
-                    self._keep_running(way, time.monotonic() + TURN_S - COUNTED_S)
-                    self._rows[way].append(self._mean_until(way, time.monotonic() + PERIOD_S))
-                self._note()
-                yield
-
-    def turns(self, passes: int) -> Iterator[None]:
-        """Turns, each of another round than the one before and an eighth of a period later, or three eighths
-        and more if samples last long. So the turns of a round are whole periods apart, also after a pause."""
-        longest_s = max(map(_seconds, self._samplers))
-        needed_s = max(SETTLE_S, longest_s) + COUNTED_S + longest_s
-        step_s = TURN_S * (2 * math.ceil((needed_s / TURN_S - 1) / 2) + 1)  # an odd number visits all phases
-        due = time.monotonic() + TURN_S - COUNTED_S
+        """Rounds of one period, which begins once the clock is the candidate's own. What was measured before
+        is forgotten, and those that left take part again."""
+        for row in self._taken.rows:
+            row.clear()
+        self._taken.states.clear()
+        self._taken.periods = True
+        self._competing = [list(group) for group in self._groups]
+        order = list[int]()
         for number in range(passes):
-            orders = [self._next_order() for _ in range(PHASES)]
-            taken: list[dict[int, float]] = [{} for _ in orders]
-            for place, phase in itertools.product(range(self._count), range(PHASES)):
-                ways = self._ways(orders[phase][place])
-                if (number + phase) % 2:  # the clock has settled for the way that comes first
-                    ways = ways[::-1]
-                due += PERIOD_S * max(0, math.ceil((time.monotonic() + SETTLE_S - due) / PERIOD_S))
-                self._keep_running(ways[0], due)
-                for part, way in enumerate(ways, 1):
-                    taken[phase][way] = self._mean_until(way, due + COUNTED_S * part / len(ways))
-                due += step_s
+            order = order[::-1] if number % 2 else self._next_order()  # a drift counts for all alike
+            for candidate in order:
+                for way in self._ways(candidate):
+                    self._keep_running(way, time.monotonic() + OWN_CLOCK_S)
+                    self._taken.rows[way].append(self._mean_until(way, time.monotonic() + PERIOD_S))
                 self._note()
                 yield
-            for way, us in itertools.chain.from_iterable(of_round.items() for of_round in taken):
-                self._rows[way].append(us)
 
     def _ways(self, candidate: int) -> range:
         return range(candidate, len(self._samplers), self._count)
@@ -276,7 +265,7 @@ class _Contest:
 
     def _drop(self) -> None:
         for group in self._competing:
-            left = left_behind([self._rows[index] for index in group])
+            left = left_behind([self._taken.rows[index] for index in group])
             group[:] = [index for index, gone in zip(group, left, strict=True) if not gone]
 
     def _keep_running(self, way: int, until: float) -> None:
@@ -300,17 +289,8 @@ class _Contest:
         """Note that the device was under load until now, and its clock and power."""
         loaded(self._device)
         now = self._device.telemetry()
-        self._states.append((now.mhz, now.watts))
+        self._taken.states.append((now.mhz, now.watts))
         return now
-
-
-def _seconds(sample: Callable[[int], float]) -> float:
-    """Seconds of a sample, the shorter of two; of the last graph, as in :func:`keep_busy`."""
-    times = [time.monotonic()]
-    for _ in range(2):
-        sample(-1)
-        times.append(time.monotonic())
-    return min(later - earlier for earlier, later in itertools.pairwise(times))
 
 
 def finishers(rows: Sequence[Sequence[float]]) -> list[int]:

@@ -1,12 +1,12 @@
 """Races between candidates and the vendor library: interleaved rounds on the same operands.
 
 Every round takes one sample of each candidate in a fresh random order, so that drifting clocks and
-temperatures affect all alike; ratios are formed within rounds. At the device's power limit a candidate runs
-until the clock has settled for it (:mod:`tuner.measure.interleave`). If the vendor library
-does not compute the problem, it runs the same product in float16 instead, and the result says so. The device
-is loaded until its clock has settled before the first round, and again after others used it, and never idles
-in between, so the times are sustained ones. A race in bursts (:mod:`tuner.measure.timing`) takes a third of
-the time where power limits the device; its ratios differ from sustained ones by up to ``BURSTS_MISLEAD``.
+temperatures affect all alike; ratios are formed within rounds. At the device's power limit a sample is the
+mean of a whole period of the swing (:mod:`tuner.measure.interleave`). If the vendor library does not compute
+the problem, it runs the same product in float16 instead, and the result says so. The device is loaded until
+its clock has settled before the first round, and again after others used it, and never idles in between, so
+the times are sustained ones. A race in bursts (:mod:`tuner.measure.timing`) takes a third of the time where
+power limits the device; its ratios differ from sustained ones by up to ``BURSTS_MISLEAD``.
 
 Launches do not overlap the kernel before them, as those of the vendor library do not; a benchmark also times
 them *apart*, each after an empty step.
@@ -28,12 +28,20 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import QUICK_METHOD
 from tuner.devices.base import Device, VendorChoice
 from tuner.measure.interference import Interference
-from tuner.measure.interleave import Rows, States, each_round, equal_samplers, in_bursts, mean_of_known
+from tuner.measure.interleave import (
+    Taken,
+    each_round,
+    equal_samplers,
+    in_bursts,
+    mean_of_known,
+    speed_ratio,
+)
 from tuner.measure.operands import bind_all, rotated_sets
+from tuner.measure.stats import Ratio
 from tuner.measure.timing import power_may_limit, settle
 from tuner.measure.vendor import fastest_for, fastest_row, forget, leading_for, remember
 
-METHOD, METHOD_IN_BURSTS = "interleaved-v12, sustained", "interleaved-v12, burst"
+METHOD, METHOD_IN_BURSTS = "interleaved-v13, sustained", "interleaved-v13, burst"
 # 0.7 % too low to 4.3 % too high on an H100 (benchmarks/lab/2026-11-27-ladder-seconds.md), 2.3 % too low to
 # 0.5 % too high on an H200 (benchmarks/lab/2026-11-29-seconds-of-races.md).
 BURSTS_MISLEAD = 1.045
@@ -45,7 +53,7 @@ class RaceRules:
 
     Attributes:
         rounds: number of rounds of short samples.
-        passes: number of passes that replace the rounds if power limits the device
+        passes: number of samples of whole periods that replace the rounds if power limits the device
             (:mod:`tuner.measure.interleave`); each takes about a second for each candidate.
         seed: of the order of candidates in each round.
         vendor: whether the vendor library takes part.
@@ -88,6 +96,7 @@ class RaceSamples:
         vendor_detail: attributes of its fastest algorithm.
         mhz, watts: means over the rounds; None if unknown.
         method: name and version of the method.
+        periods: whether samples are means of whole periods, as at the power limit.
         interference: what others took of the device meanwhile (:mod:`tuner.measure.interference`); empty if
             the race was alone.
     """
@@ -99,8 +108,20 @@ class RaceSamples:
     mhz: float | None
     watts: float | None
     method: str
+    periods: bool = False
     apart_us: tuple[tuple[float, ...], ...] = ()
     interference: tuple[str, ...] = ()
+
+    def ratio(self, base: int, candidate: int, *, apart: bool = False) -> Ratio:
+        """The speed of a candidate relative to another one, both by their row.
+
+        Raises:
+            ValueError: there are too few rounds for an interval, or one of the two was dropped.
+        """
+        rows = self.apart_us if apart else self.samples_us
+        found = speed_ratio(rows[base], rows[candidate], self.periods)
+        off = BURSTS_MISLEAD if self.method.startswith(METHOD_IN_BURSTS) else 1.0
+        return dataclasses.replace(found, low=found.low / off, high=found.high * off)
 
 
 def race(device: Device, kernels: Sequence[Kernel], problem: GemmProblem, rules: RaceRules) -> RaceSamples:
@@ -145,8 +166,7 @@ class Race:
             self._samplers += equal_samplers(device, [_apart(device, launches) for launches in candidates])
             ways = 2
         self._device, self._problem = device, problem
-        self._rows: Rows = [[] for _ in self._samplers]
-        self._states: States = []
+        self._taken = Taken([[] for _ in self._samplers])
         self._competes = rules.dropping
         groups = [range(len(kernels)), range(len(kernels), len(candidates))]
         self._clock_matters = not memory_bound(problem, device.spec)
@@ -155,7 +175,7 @@ class Race:
         self._in_bursts = rules.bursts and power_may_limit(problem, device.spec)
         self._method = (METHOD_IN_BURSTS if self._in_bursts else METHOD) + QUICK_METHOD * rules.quick
         self.done = rules.rounds == 0
-        common = device, self._samplers, rules.rounds, random.Random(rules.seed), (self._rows, self._states)
+        common = device, self._samplers, rules.rounds, random.Random(rules.seed), self._taken
         if self._in_bursts:
             self._rounds = in_bursts(*common)
         else:
@@ -192,24 +212,25 @@ class Race:
 
     def _fastest_algorithm(self) -> int:
         """The index of the vendor library's fastest algorithm so far."""
-        rows = self._rows[len(self._digests) :][: len(self._algorithms)]
+        rows = self._taken.rows[len(self._digests) :][: len(self._algorithms)]
         return fastest_row(rows) if any(rows) else 0
 
     def samples(self) -> RaceSamples:
         """The samples measured so far."""
-        kernels, count = len(self._digests), len(self._digests) + len(self._algorithms)
+        taken, kernels, count = self._taken, len(self._digests), len(self._digests) + len(self._algorithms)
         fastest = self._fastest_algorithm()
         chosen = self._algorithms[fastest] if self._algorithms else None
         shown = [row for row in range(count) if row < kernels or row == kernels + fastest]
         return RaceSamples(
             candidates=(*self._digests, *["vendor"] * bool(chosen)),
-            samples_us=tuple(tuple(self._rows[row]) for row in shown),
-            apart_us=tuple(tuple(self._rows[count + row]) for row in shown) if self._rows[count:] else (),
+            samples_us=tuple(tuple(taken.rows[row]) for row in shown),
+            apart_us=tuple(tuple(taken.rows[count + row]) for row in shown) if taken.rows[count:] else (),
             vendor_name=chosen.name if chosen else "",
             vendor_detail=chosen.detail if chosen else {},
-            mhz=mean_of_known([mhz for mhz, _ in self._states]),
-            watts=mean_of_known([watts for _, watts in self._states]),
+            mhz=mean_of_known([mhz for mhz, _ in taken.states]),
+            watts=mean_of_known([watts for _, watts in taken.states]),
             method=self._method,
+            periods=taken.periods,
             interference=self._interference.reasons(),
         )
 

@@ -1,8 +1,9 @@
 """Medians with distribution-free confidence intervals, and the comparison of two candidates of a race.
 
-Every interval consists of order statistics. For any distribution, the number of samples below its
+Their intervals consist of order statistics. For any distribution, the number of samples below its
 median is Binomial(n, 1/2), so the k-th smallest and the k-th largest of n independent samples
-enclose the median with probability 1 - 2 P(Binomial(n, 1/2) <= k - 1).
+enclose the median with probability 1 - 2 P(Binomial(n, 1/2) <= k - 1). At the power limit samples are few
+means of whole periods, and how well these repeat is known from longer measurements.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ import numpy as np
 CONFIDENCE = 0.99
 BEHIND = 2.0  # standard errors of the difference between two candidates
 SCATTER, SCATTER_WEIGHT = 0.01, 8  # of a sample, assumed with the weight of so many degrees of freedom
+# 99 of 100 ratios of two means of a period of the swing at the power limit are that near to the true one, on
+# H100s (benchmarks/lab/2026-11-27-power-swing.json) and H200s (benchmarks/lab/2026-11-29-whole-seconds.md).
+PERIODS_MISLEAD = 1.016
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,8 +46,9 @@ class Ratio:
     """The speed of a candidate relative to a base: base time over candidate time.
 
     Attributes:
-        value: the median over the rounds of a race; above 1 if the candidate is faster.
-        low, high: interval of that median at the requested confidence.
+        value: the median over the rounds of a race, or the mean of few long ones; above 1 if the candidate is
+            faster.
+        low, high: interval of that value at :data:`CONFIDENCE`.
     """
 
     value: float
@@ -93,15 +98,34 @@ def paired_ratio(base: Sequence[float], candidate: Sequence[float]) -> Ratio:
         ValueError: the rows differ in length, hold a time that is not positive, or have too few
             rounds to reach :data:`CONFIDENCE`.
     """
-    if len(base) != len(candidate):
-        raise ValueError(f"paired rows must be equally long, got {len(base)} and {len(candidate)} rounds")
-    if not all(time > 0 for time in (*base, *candidate)):
-        raise ValueError("times must be positive")
+    pairs = _paired(base, candidate)
     needed = rounds_needed(CONFIDENCE)
     if len(base) < needed:
         raise ValueError(f"confidence {CONFIDENCE} needs {needed} rounds or more, got {len(base)}")
-    interval = median_interval([b / c for b, c in zip(base, candidate, strict=True)])
+    interval = median_interval([b / c for b, c in pairs])
     return Ratio(interval.value, interval.low, interval.high)
+
+
+def ratio_of_periods(base: Sequence[float], candidate: Sequence[float]) -> Ratio:
+    """The speed of ``candidate`` relative to ``base``, from means of whole periods at the power limit.
+
+    Such means are few and repeat well; how well is known from longer measurements (``PERIODS_MISLEAD``).
+
+    Raises:
+        ValueError: there is no pair, the rows differ in length, or hold a time that is not positive.
+    """
+    interval = mean_of_periods([b / c for b, c in _paired(base, candidate)])
+    return Ratio(interval.value, interval.low, interval.high)
+
+
+def mean_of_periods(samples: Sequence[float]) -> Interval:
+    """The geometric mean of what whole periods gave, with its interval.
+
+    Raises:
+        ValueError: there is no sample.
+    """
+    value, off = statistics.geometric_mean(samples), PERIODS_MISLEAD ** (1.0 / math.sqrt(len(samples)))
+    return Interval(value, value / off, value * off, CONFIDENCE)
 
 
 def left_behind(rows: Sequence[Sequence[float]]) -> list[bool]:
@@ -122,6 +146,14 @@ def left_behind(rows: Sequence[Sequence[float]]) -> list[bool]:
     variance = (float((rest**2).sum()) + SCATTER_WEIGHT * SCATTER**2) / freedom
     limit = BEHIND * math.sqrt(2.0 * variance / rounds)
     return [bool(mean - means.min() > limit) for mean in means]
+
+
+def _paired(base: Sequence[float], candidate: Sequence[float]) -> list[tuple[float, float]]:
+    if len(base) != len(candidate):
+        raise ValueError(f"paired rows must be equally long, got {len(base)} and {len(candidate)} rounds")
+    if not all(time > 0 for time in (*base, *candidate)):
+        raise ValueError("times must be positive")
+    return list(zip(base, candidate, strict=True))
 
 
 def rounds_needed(confidence: float) -> int:

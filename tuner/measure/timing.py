@@ -28,7 +28,7 @@ from tilewright.schema.trial import Timing
 from tuner.devices.base import Device, Telemetry, Tensors
 from tuner.measure.correctness import check_replays
 from tuner.measure.operands import bind, rotated_sets
-from tuner.measure.stats import median_interval
+from tuner.measure.stats import mean_of_periods, median_interval
 
 STILL_WARM_S = 0.3  # idle seconds after which a device settles anew
 RESETTLE = 0.2  # of the time that an idle device needs
@@ -266,9 +266,12 @@ def timing_of(
     mhz: float | None = None,
     watts: float | None = None,
     disturbed: str = "",
+    *,
+    periods: bool = False,
 ) -> Timing:
-    """The ``Timing`` of samples: their median and its confidence interval."""
-    interval = median_interval(samples)
+    """The ``Timing`` of samples: their median and its confidence interval, or their mean if they are means of
+    whole ``periods``."""
+    interval = mean_of_periods(samples) if periods else median_interval(samples)
     times = tuple(samples), interval.value, interval.low, interval.high
     return Timing(*times, method, mhz, watts, disturbed)
 

@@ -101,8 +101,9 @@ def fastest(
     if len(choices) == 1:
         return choices[0]
     samplers = equal_samplers(device, [choice.launches for choice in choices])
-    rows, _ = interleave(device, samplers, _ROUNDS, 0, [range(len(choices))], passes=int(power_matters))
-    return choices[fastest_row(rows)]
+    groups = [range(len(choices))]
+    taken = interleave(device, samplers, _ROUNDS, 0, groups, passes=int(power_matters))
+    return choices[fastest_row(taken.rows)]
 
 
 def fastest_row(rows: Rows) -> int:

@@ -26,7 +26,6 @@ from tilewright.launch import local_device
 from tilewright.schema.problem import DType, Layout
 from tilewright.wire import JobView
 from tuner.measure.race import RaceRules
-from tuner.measure.stats import paired_ratio
 from tuner.workers.bench import Bench
 
 # N and K of layers, each of another model: Qwen3-14B (two), Llama-3-70B, Qwen2.5-7B (two), Llama-3.2-1B,
@@ -188,10 +187,10 @@ def _compare(bench: Bench, alone: _Winners, many: _Winners, count: int, rows: Ro
         row: dict[str, Any] = {"problem": str(problem), "devices": count, "ratio": 1.0}
         same += pair[0].digest == pair[1].digest
         if pair[0].digest != pair[1].digest:
-            samples = bench.race(pair, problem, _BETWEEN, _LONGEST_S).samples_us
-            ratio = paired_ratio(samples[1], samples[0])
+            samples = bench.race(pair, problem, _BETWEEN, _LONGEST_S)
+            ratio = samples.ratio(1, 0)
             row |= {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
-            row["samples_us"] = samples
+            row["samples_us"] = samples.samples_us
         ratios.append(row["ratio"])
         rows.add("pair", **row)
     rows.add(
@@ -222,7 +221,7 @@ def elsewhere(machine: Machine, rows: Rows) -> None:
 
 def _over_vendor(bench: Bench, problem: GemmProblem, kernel: Artifact) -> dict[str, Any]:
     found = bench.race([kernel], problem, _AGAINST_VENDOR, _LONGEST_S)
-    ratio = paired_ratio(found.samples_us[1], found.samples_us[0])
+    ratio = found.ratio(1, 0)
     row = {"device": bench.identity, "ratio": ratio.value, "low": ratio.low, "high": ratio.high}
     return row | {"samples_us": found.samples_us, "mhz": found.mhz, "watts": found.watts}
 

@@ -20,7 +20,6 @@ from tilewright.schema.trial import Outcome
 from tilewright.wire import JobView
 from tuner.job.progress import timed
 from tuner.measure.race import RaceRules
-from tuner.measure.stats import paired_ratio
 from tuner.store import entities, trials
 from tuner.store.database import Store
 from tuner.workers.bench import Bench
@@ -58,8 +57,7 @@ def one_job(machine: Machine, rows: Rows, trials_of_job: int) -> None:
         for problem in given:
             alone, helped = found[problem, False], found[problem, True]
             pair = [*alone.kernels(1), *helped.kernels(1)]
-            samples = bench.race(pair, problem, _RULES, _LONGEST_S).samples_us
-            ratio = paired_ratio(samples[1], samples[0]).value
+            ratio = bench.race(pair, problem, _RULES, _LONGEST_S).ratio(1, 0).value
             alone_s, helped_s = alone.seconds_to(ratio), helped.seconds_to(1 / ratio)
             rows.add(
                 "near the best",

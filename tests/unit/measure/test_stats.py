@@ -12,7 +12,16 @@ from toy_family import TOY, toy_artifact
 from benchmarks.common.results import RESULTS
 from tilewright.schema.trial import Outcome, Timing, Trial
 from tuner.job.selection import FINAL, FINAL_CANDIDATES, HEAD_TO_HEAD, Candidate, final_result
-from tuner.measure.stats import CONFIDENCE, left_behind, median, median_interval, paired_ratio, rounds_needed
+from tuner.measure.stats import (
+    CONFIDENCE,
+    PERIODS_MISLEAD,
+    left_behind,
+    median,
+    median_interval,
+    paired_ratio,
+    ratio_of_periods,
+    rounds_needed,
+)
 
 RACES = 2000
 
@@ -76,6 +85,29 @@ def test_paired_ratio_pinned() -> None:
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1.45, 1.1, 1.8))
     assert not ratio.undecided
     assert paired_ratio(candidate, candidate).undecided
+
+
+def test_ratio_of_periods_pinned() -> None:
+    # Ratios 1.02 and 1.03; twice as many pairs halve the variance.
+    ratio = ratio_of_periods([10.2, 20.6], [10.0, 20.0])
+    off = PERIODS_MISLEAD**0.5**0.5
+    middle = (1.02 * 1.03) ** 0.5
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((middle, middle / off, middle * off))
+    assert not ratio.undecided
+    assert ratio_of_periods([10.1], [10.0]).undecided
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "reason"),
+    [
+        ([1.0], [1.0] * 2, "equally long"),
+        ([1.0], [0.0], "positive"),
+        ([], [], "non-empty"),
+    ],
+)
+def test_unusable_periods_are_refused(base: list[float], candidate: list[float], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        ratio_of_periods(base, candidate)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Parts of a race: rounds and turns, candidates left behind, the screening of a vendor's algorithms."""
+"""Parts of a race: rounds, candidates left behind, the screening of a vendor's algorithms."""
 
 from __future__ import annotations
 
@@ -98,15 +98,14 @@ def test_at_the_power_limit_candidates_run_until_the_clock_is_their_own(clock, d
             if set(began) != {late_us}:
                 began.clear()
                 began[late_us] = clock.now
-            return 1.0 if clock.now < began[late_us] + interleave.SETTLE_S else late_us
+            return 1.0 if clock.now < began[late_us] + 0.06 else late_us
 
         return us
 
     samplers = [clock.sampler(warming(late_us)) for late_us in (3.0, 2.0)]
-    rows, states = interleave.shuffled_rounds(drawing(690.0), samplers, 6, random.Random(0), passes=2)
-    assert rows == [[3.0] * 16, [2.0] * 16]
-    assert states == [(1400.0, 690.0)] * 32
-    assert clock.now == pytest.approx(4.0, abs=0.05), "a period for each candidate, twice"
+    taken = interleave.shuffled_rounds(drawing(690.0), samplers, 6, random.Random(0), passes=2)
+    assert taken == interleave.Taken([[3.0] * 2, [2.0] * 2], [(1400.0, 690.0)] * 4, periods=True)
+    assert clock.now == pytest.approx(4 * (interleave.PERIOD_S + interleave.OWN_CLOCK_S), abs=0.02)
 
 
 @pytest.mark.parametrize("groups", [(), [range(3)]], ids=["all", "one wins"])
@@ -119,79 +118,41 @@ def test_rounds_before_the_power_limit_took_hold_do_not_count(late, groups, cloc
     times = [lambda us=us: us if device.told is limited else 10 * us for us in (100.0, 100.0, 150.0)]
     device.telemetry = lambda: setattr(device, "told", next(shown, limited)) or device.told
     samplers = [clock.sampler(us, 0.003) for us in times]
-    rows, states = interleave.shuffled_rounds(device, samplers, 48, random.Random(0), groups, passes=1)
-    assert {us for row in rows for us in row} == {100.0, 150.0}
-    assert {len(row) for row in rows} == {1 if groups else interleave.PHASES}
-    assert {mhz for mhz, _ in states} == {1400.0}
+    taken = interleave.shuffled_rounds(device, samplers, 48, random.Random(0), groups, passes=1)
+    assert taken.rows == [[pytest.approx(us)] for us in (100.0, 100.0, 150.0)]
+    assert taken.states == [(1400.0, late["watts"])] * 3
+    assert taken.periods
 
 
-@pytest.mark.parametrize(("sample_s", "error"), [(0.0031, 0.002), (0.03, 0.012)])
-@pytest.mark.parametrize("pause_s", [0.0, 0.02, 0.05, 0.12, 0.3, 1.08, 2.71])
-@pytest.mark.parametrize("count", [2, 3, 8])
-def test_candidates_are_compared_at_one_phase_of_the_swing(
-    count, pause_s, sample_s, error, clock, drawing
-) -> None:
-    """Also if others use the device between two steps of a race, and if launches are longer than a turn."""
-
-    def swinging(us: float) -> Callable[[], float]:
-        return lambda: us * (1.0 + 0.05 * math.sin(math.tau * clock.now / interleave.PERIOD_S))
-
-    samplers = [clock.sampler(swinging(100.0 + index), sample_s) for index in range(count)]
-    rows: interleave.Rows = [[] for _ in samplers]
-    into: tuple[interleave.Rows, interleave.States] = rows, []
-    pauses = random.Random(2)
-    for _ in interleave.each_round(drawing(690.0), samplers, 32, random.Random(1), into, 1):
-        clock.now += pauses.choice((0.0, pause_s))
-    for index, row in enumerate(rows):
-        assert max(row) / min(row) > 1.08, "the rounds see all of the swing"
-        ratios = [us / base for us, base in zip(row, rows[0], strict=True)]
-        assert ratios == pytest.approx([1.0 + index / 100.0] * 8, rel=error)
-
-
-def test_a_race_of_long_launches_ends(clock, drawing) -> None:
-    for seconds, step_s in ((0.1, 0.375), (0.3, 0.875), (1.0, 2.125)):
-        clock.now = 0.0
-        samplers = [clock.sampler(lambda us=us: us, us / 1e6) for us in (1e6 * seconds, 5e5 * seconds)]
-        rows, _ = interleave.shuffled_rounds(drawing(690.0), samplers, 32, random.Random(0))
-        assert rows == [[1e6 * seconds] * 8, [5e5 * seconds] * 8]
-        assert clock.now < 16 * step_s + 8.0 * seconds
-
-
-def test_a_turn_at_the_power_limit_is_shared_by_the_ways_of_launching(clock, drawing) -> None:
-    """Both ways of a candidate follow each other, and what comes before the clock has settled counts for
-    neither."""
+def test_the_ways_of_launching_have_a_period_each_one_after_the_other(clock, drawing) -> None:
     order = list[int]()
 
     def named(name: int) -> Callable[[], float]:
-        def us() -> float:
-            order.append(name)
-            return float(name)
+        return lambda: order.append(name) or float(name)
 
-        return us
-
-    rows: interleave.Rows = [[] for _ in range(4)]
-    into: tuple[interleave.Rows, interleave.States] = rows, []
-    samplers = [clock.sampler(named(name)) for name in range(4)]
-    steps = interleave.each_round(drawing(690.0), samplers, 32, random.Random(0), into, 2, ways=2)
-    assert sum(1 for _ in steps) == 32, "eight turns of each candidate, twice"
-    assert rows == [[float(name)] * 16 for name in range(4)]
-    runs = [(name, len(list(run))) for name, run in itertools.groupby(order)]
-    # The same candidate may have two turns in a row.
-    assert {name % 2 for name, _ in runs} == {0, 1}
-    counted = [order.count(name) for name in range(4)]
-    assert sum(counted) == pytest.approx(4000, rel=0.02)
-    assert max(counted) - min(counted) < 100, "ways take turns at being the one that comes first"
+    taken, samplers = (
+        interleave.Taken([[] for _ in range(4)]),
+        [clock.sampler(named(name)) for name in range(4)],
+    )
+    steps = interleave.each_round(drawing(690.0), samplers, 32, random.Random(0), taken, 2, ways=2)
+    assert sum(1 for _ in steps) == 4, "a step for each candidate, twice"
+    assert taken.rows == [[float(name)] * 2 for name in range(4)]
+    runs = [name for name, _ in itertools.groupby(order)]
+    assert [(one, other) for one, other in zip(runs[::2], runs[1::2], strict=True)] == [
+        (one, one + 2) for one in runs[::2]
+    ]
 
 
-def test_no_turns_where_the_clock_hardly_matters(drawing) -> None:
+def test_no_periods_where_the_clock_hardly_matters(drawing) -> None:
     counts = [0]
 
     def sample(_number: int) -> float:
         counts[0] += 1
         return 1.0
 
-    interleave.shuffled_rounds(drawing(690.0), [sample], 12, random.Random(0), passes=0)
+    taken = interleave.shuffled_rounds(drawing(690.0), [sample], 12, random.Random(0), passes=0)
     assert counts == [12]
+    assert not taken.periods
 
 
 @pytest.mark.parametrize(("watts", "mhz"), [(600.0, 1400.0), (None, 1400.0), (690.0, 1980.0)])
@@ -205,43 +166,36 @@ def test_below_it_a_sample_is_a_sample(watts, mhz, drawing) -> None:
 
         return sample
 
-    rows, _ = interleave.shuffled_rounds(drawing(watts, mhz), [counted(0), counted(1)], 5, random.Random(0))
-    assert rows == [[0.0, 1.0, 2.0, 3.0, 4.0]] * 2
+    taken = interleave.shuffled_rounds(drawing(watts, mhz), [counted(0), counted(1)], 5, random.Random(0))
+    assert taken.rows == [[0.0, 1.0, 2.0, 3.0, 4.0]] * 2
     assert counts == [5, 5]
 
 
 def test_who_is_left_behind_is_dropped(drawing) -> None:
     """After four samples; the last one does not compete."""
     samplers = [lambda _number, us=us: us for us in (100.0, 100.1, 105.0, 50.0)]
-    rows, _ = interleave.shuffled_rounds(drawing(600.0), samplers, 12, random.Random(0), [range(3)])
+    rows = interleave.shuffled_rounds(drawing(600.0), samplers, 12, random.Random(0), [range(3)]).rows
     assert [len(row) for row in rows] == [12, 12, 4, 12]
     assert interleave.finishers(rows[:3]) == [0, 1]
-    alone, _ = interleave.shuffled_rounds(drawing(600.0), samplers[1:], 12, random.Random(0), [range(2)])
+    alone = interleave.shuffled_rounds(drawing(600.0), samplers[1:], 12, random.Random(0), [range(2)]).rows
     # One is left to compete: a round more, so that its row is the longest.
     assert [len(row) for row in alone] == [5, 4, 5]
 
 
-def test_who_competes_at_the_power_limit_runs_for_a_whole_period(clock, drawing) -> None:
-    """So that each sees all of the swing, wherever it begins."""
+@pytest.mark.parametrize("groups", [(), [range(2)]], ids=["all", "one wins"])
+def test_at_the_power_limit_a_sample_sees_all_of_the_swing_wherever_it_begins(groups, clock, drawing) -> None:
     swing = [
         clock.sampler(lambda us=us: us * (1.0 + 0.05 * math.sin(math.tau * clock.now))) for us in (2.0, 3.0)
     ]
-    rows, states = interleave.shuffled_rounds(
-        drawing(690.0), swing, 32, random.Random(0), [range(2)], passes=2
-    )
-    assert rows == [pytest.approx([2.0] * 2, rel=1e-3), pytest.approx([3.0] * 2, rel=1e-3)]
-    assert len(states) == 4
-    assert clock.now == pytest.approx(
-        4 * (interleave.PERIOD_S + interleave.TURN_S - interleave.COUNTED_S), abs=0.02
-    )
+    taken = interleave.shuffled_rounds(drawing(690.0), swing, 32, random.Random(0), groups, passes=2)
+    assert taken.rows == [pytest.approx([2.0] * 2, rel=1e-3), pytest.approx([3.0] * 2, rel=1e-3)]
 
 
 def test_a_race_ends_when_every_group_is_decided(drawing) -> None:
     """The first group is decided at once, the second never."""
     samplers = [lambda _number, us=us: us for us in (100.0, 150.0, 80.0, 80.0)]
-    rows, _ = interleave.shuffled_rounds(
-        drawing(600.0), samplers, 12, random.Random(0), [range(2), range(2, 4)]
-    )
+    groups = [range(2), range(2, 4)]
+    rows = interleave.shuffled_rounds(drawing(600.0), samplers, 12, random.Random(0), groups).rows
     assert [len(row) for row in rows] == [12, interleave.FIRST_LOOK, 12, 12]
 
 
@@ -297,7 +251,7 @@ def test_where_each_algorithm_costs_a_second_fewer_race(power_matters, every, ex
     assert [choice.detail["us"] for choice in found] == expected
 
 
-def test_turns_begin_early_on_a_device_that_power_limits(monkeypatch) -> None:
+def test_periods_begin_early_on_a_device_that_power_limits(monkeypatch) -> None:
     spent = list[float]()
     monkeypatch.setattr(timing, "keep_busy", lambda _samplers, seconds: spent.append(seconds))
     for capped, until_limited, part in ((True, True, timing.LIMITED), (True, False, 1.0), (False, True, 1.0)):
@@ -356,8 +310,7 @@ def test_samples_after_a_rest_do_not_count(slow_s, clock, drawing) -> None:
 
     device.telemetry = telemetry
     samplers = [clock.sampler(us, 0.003)] * 2
-    rows, _ = interleave.interleave(device, samplers, 4, 0)
-    assert rows == [[120.0] * 4] * 2
+    assert interleave.interleave(device, samplers, 4, 0).rows == [[120.0] * 4] * 2
     spent_s = clock.now
     interleave.shuffled_rounds(device, samplers, 4, random.Random(0), passes=0)
     assert clock.now - spent_s == pytest.approx(4 * (slow_s + 0.006)), "where the clock hardly matters"
