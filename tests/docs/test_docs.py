@@ -197,7 +197,8 @@ def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     page = " ".join(text("measurement.md").split())
     assert f"within {selection.WITHIN - 1:.0%} of the best".replace("%", " %") in page
     few = selection.FINAL_CANDIDATES_IN_TURN
-    assert f"at most {selection.FINAL_CANDIDATES} ({few} where power may limit the device)" in page
+    most = selection.FINAL_CANDIDATES
+    assert f"at most {most} (where power may limit the device {few}, in a ladder 1)" in page
     assert (selection.FINAL_CANDIDATES, few) == (vendor._LEADING, vendor._LEADING_IN_TURN)
     assert f"within {vendor._NEAR - 1:.0%} of its fastest".replace("%", " %") in page
     assert f"wider by {race.BURSTS_MISLEAD - 1:.1%} on both sides".replace("%", " %") in page

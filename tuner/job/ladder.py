@@ -7,7 +7,10 @@
    there. Nothing is compiled for that: the binary of a kernel does not depend on M.
 3. A few kernels are chosen such that each row has one within 1 % of the best measured on it.
 4. On each row the chosen kernels and the row's own best ones race each other and the vendor library, as in a
-   job on one problem. A row that loses to the vendor library has as many trials again, and another race.
+   job on one problem. Where power may limit the device, so that each would cost a second, only the fastest of
+   them races the vendor library: the second one would gain 0.1 %
+   (benchmarks/lab/2026-11-29-seconds-of-races.md). A row that loses to the vendor library has as many trials
+   again, and another race.
 
 A quick ladder has fewer heuristic configs, races the fastest kernel alone, and gives no row more trials.
 
@@ -34,6 +37,7 @@ from tuner.job.ladder_rows import OWN, RACED, InitialConfigs, LadderJob, Row
 from tuner.job.selection import SELECTIONS, select_winner
 from tuner.job.slots import SlotBoard
 from tuner.job.tune import NO_WINNER
+from tuner.measure.timing import power_may_limit
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.process import WorkerError
@@ -191,7 +195,8 @@ def _raced(
     race.publish("race")
     reason, best = NO_WINNER, None
     # If no kernel that was chosen builds and runs any more, all that the row measured may win.
-    near = [trial for digest, trial in times.items() if regrets[digest] <= RACED]
+    within = 0.0 if power_may_limit(row.problem, row.context.device) else RACED
+    near = [trial for digest, trial in times.items() if regrets[digest] <= within]
     for trials in (near, list(row.times().values())):
         race.trials = trials
         with race.spending("race"):

@@ -141,6 +141,7 @@ def each_round(
     passes: int,
     *,
     groups: Groups = (),
+    ends_early: bool = True,
     ways: int = 1,
 ) -> Iterator[None]:
     """Run rounds, and add their samples and states of the device to ``into``; others may use the device after
@@ -148,16 +149,17 @@ def each_round(
 
     The device is under load from the first step on. In a round, whose order is random, each candidate has one
     sample in each way. The candidates of a group compete: those that are left behind take no part in the
-    rounds that follow, so that their rows are shorter, and once one of each group remains, there is one round
-    more. At the power limit of the device, unless ``passes`` is 0, there are as many passes instead: a sample
-    of a whole period, about a second, of each candidate, of which none leaves. If power limits the device
-    only after some rounds, these are forgotten and the passes begin, with all candidates.
+    rounds that follow, so that their rows are shorter. If the race ``ends_early``, there is one round more
+    once one of each group remains. At the power limit of the device, unless ``passes`` is 0, there are as
+    many passes instead: a sample of a whole period, about a second, of each candidate, of which none leaves.
+    If power limits the device only after some rounds, these are forgotten and the passes begin, with all
+    candidates.
 
     Args:
         samplers: one for each candidate; if its launches are timed in several ``ways``, those of all
             candidates for the first way come first.
     """
-    contest = _Contest(device, samplers, into, ways, groups, order)
+    contest = _Contest(device, samplers, into, ways, groups, ends_early, order)
     # NOTE: only under load does the device tell whether power limits it, and some devices only after a while.
     if not (passes and at_power_limit(device.telemetry(), device.spec)):
         limited = yield from contest.short_samples(rounds, up_to_limit=passes > 0)
@@ -204,9 +206,11 @@ class _Contest:
         into: Taken,
         ways: int,
         groups: Groups,
+        ends_early: bool,
         order: random.Random,
     ) -> None:
         self._device, self._samplers, self._order = device, samplers, order
+        self._ends_early = ends_early and bool(groups)
         self._taken = into
         self._count = len(samplers) // ways
         self._groups = groups
@@ -230,7 +234,7 @@ class _Contest:
             yield
             if up_to_limit and at_power_limit(now, self._device.spec):
                 return True
-            if self._competing and all(len(group) == 1 for group in self._competing):
+            if self._ends_early and all(len(group) == 1 for group in self._competing):
                 break
             if FIRST_LOOK <= number + 1 < rounds:
                 self._drop()

@@ -8,6 +8,9 @@ its clock has settled before the first round, and again after others used it, an
 the times are sustained ones. A race in bursts (:mod:`tuner.measure.timing`) takes a third of the time where
 power limits the device; its ratios differ from sustained ones by up to ``BURSTS_MISLEAD``.
 
+The vendor library takes part with its algorithms that may be the fastest, which leave when they are left
+behind. The one that is the fastest in the end counts, so that a close choice favours the vendor library.
+
 Launches do not overlap the kernel before them, as those of the vendor library do not; a benchmark also times
 them *apart*, each after an empty step.
 """
@@ -29,6 +32,8 @@ from tilewright.schema.trial import QUICK_METHOD
 from tuner.devices.base import Device, VendorChoice
 from tuner.measure.interference import Interference
 from tuner.measure.interleave import (
+    FEW_GRAPHS,
+    GRAPHS,
     Taken,
     each_round,
     equal_samplers,
@@ -39,7 +44,14 @@ from tuner.measure.interleave import (
 from tuner.measure.operands import bind_all, rotated_sets
 from tuner.measure.stats import Ratio
 from tuner.measure.timing import power_may_limit, settle
-from tuner.measure.vendor import fastest_for, fastest_row, forget, leading_for, remember
+from tuner.measure.vendor import (
+    fastest_of_every,
+    fastest_row,
+    forget,
+    leading_for,
+    probably_fastest,
+    remember,
+)
 
 METHOD, METHOD_IN_BURSTS = "interleaved-v13, sustained", "interleaved-v13, burst"
 # 0.7 % too low to 4.3 % too high on an H100 (benchmarks/lab/2026-11-27-ladder-seconds.md), 2.3 % too low to
@@ -57,11 +69,11 @@ class RaceRules:
             (:mod:`tuner.measure.interleave`); each takes about a second for each candidate.
         seed: of the order of candidates in each round.
         vendor: whether the vendor library takes part.
-        dropping: whether candidates that are left behind leave the race, unless power limits the device.
-            Kernels compete with kernels, and the vendor library's possibly fastest algorithms with each
-            other.
-        quick: whether a few launches choose among the vendor library's algorithms.
-        every: whether to choose among all algorithms of the vendor library, with those it does not propose.
+        dropping: whether kernels that are left behind leave the race, unless power limits the device, and the
+            race ends once one is left.
+        quick: whether a few launches choose the vendor library's algorithm before the race.
+        every: whether to choose it before the race among all algorithms that the library has, with those that
+            it does not propose.
         apart: whether to time each launch after an empty step as well.
         bursts: whether to race in bursts where power may limit the device, instead of passes.
     """
@@ -75,12 +87,6 @@ class RaceRules:
     every: bool = False
     apart: bool = False
     bursts: bool = False
-
-    def __post_init__(self) -> None:
-        if self.dropping and (self.quick or self.every):
-            raise ValueError(
-                "a race that drops candidates chooses the vendor's algorithm itself; use one rule"
-            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,15 +166,19 @@ class Race:
             self._algorithms = _algorithms(device, problem, rules)
         self._digests = [kernel.artifact.digest for kernel in kernels]
         candidates = [*(one.launches for one in self._bound), *(one.launches for one in self._algorithms)]
-        self._samplers, ways = equal_samplers(device, candidates), 1
+        graphs = FEW_GRAPHS if rules.quick else GRAPHS
+        self._samplers, ways = equal_samplers(device, candidates, graphs), 1
         if rules.apart:
             device.pause()
             self._samplers += equal_samplers(device, [_apart(device, launches) for launches in candidates])
             ways = 2
         self._device, self._problem = device, problem
         self._taken = Taken([[] for _ in self._samplers])
-        self._competes = rules.dropping
-        groups = [range(len(kernels)), range(len(kernels), len(candidates))]
+        groups = [range(len(kernels), len(candidates))] if self._algorithms else []
+        if rules.dropping:
+            groups.append(range(len(kernels)))
+        self._groups = [group for group in groups if len(group) > 1]
+        self._chooses = rules.vendor and not (rules.quick or rules.every)
         self._clock_matters = not memory_bound(problem, device.spec)
         passes = rules.passes if self._clock_matters else 0
         self._power_matters = passes > 0
@@ -179,8 +189,9 @@ class Race:
         if self._in_bursts:
             self._rounds = in_bursts(*common)
         else:
-            competing = [group for group in groups if group] if rules.dropping else ()
-            self._rounds = each_round(*common, passes, groups=competing, ways=ways)
+            self._rounds = each_round(
+                *common, passes, groups=self._groups, ends_early=rules.dropping, ways=ways
+            )
 
     def warm_up(self) -> None:
         """Load the device until its clocks are steady: before the first round, and after others used it. A
@@ -192,7 +203,7 @@ class Race:
                 self._device,
                 self._samplers,
                 power_matters=self._power_matters,
-                until_limited=not self._competes,
+                until_limited=not self._groups,
                 clock_matters=self._clock_matters,
             )
         self._power_matters = False  # the rounds have begun, or begin now
@@ -207,7 +218,7 @@ class Race:
         self.done = True
         if self._interference.reasons():
             forget(self._device, self._problem)  # what was chosen under interference is chosen again
-        elif self._competes and self._algorithms:
+        elif self._chooses:
             remember(self._device, self._problem, self._algorithms[self._fastest_algorithm()])
 
     def _fastest_algorithm(self) -> int:
@@ -239,9 +250,9 @@ def _algorithms(device: Device, problem: GemmProblem, rules: RaceRules) -> Seque
     """The algorithms of the vendor library that take part."""
     if not rules.vendor:
         return ()
-    if rules.dropping:
-        return leading_for(device, problem)
-    return [fastest_for(device, problem, quick=rules.quick, every=rules.every)]
+    if rules.every:
+        return [fastest_of_every(device, problem)]
+    return [probably_fastest(device, problem)] if rules.quick else leading_for(device, problem)
 
 
 def _apart(device: Device, launches: Sequence[Launch]) -> list[Launch]:

@@ -27,30 +27,35 @@ _NEAR = 1.03  # what bursts predict is within 1.3 % of a race
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
 
-def fastest_for(
-    device: Device, problem: GemmProblem, *, quick: bool = False, every: bool = False
-) -> VendorChoice:
-    """The library's fastest algorithm for a problem; the process remembers it for the last 8 problems.
-
-    If ``quick``, and it is not known yet, a few launches of each decide, and it is not remembered. If
-    ``every``, all algorithms take part, as :meth:`Device.every_vendor` has them.
+def probably_fastest(device: Device, problem: GemmProblem) -> VendorChoice:
+    """The fastest of the algorithms that the library proposes: the one that the process remembers, else the
+    one that a few launches of each show.
 
     Raises:
         DeviceUnavailable: as :func:`vendor_choices`.
     """
-    choices = vendor_choices(device, problem, every=every)
-    same = _remembered(device, problem, choices, every)
-    if same:
-        return same
-    if quick:
-        return min(_screened(device, choices), key=lambda choice: _quick_us(device, choice.launches))
-    chosen = fastest(device, choices, power_matters=power_may_limit(problem, device.spec), every=every)
-    remember(device, problem, chosen, every=every)
+    choices = vendor_choices(device, problem)
+    same = _remembered(device, problem, choices, False)
+    return same or min(_screened(device, choices), key=lambda choice: _quick_us(device, choice.launches))
+
+
+def fastest_of_every(device: Device, problem: GemmProblem) -> VendorChoice:
+    """The fastest of all algorithms of the library, as :meth:`Device.every_vendor` has them; the process
+    remembers it for the last 8 problems.
+
+    Raises:
+        DeviceUnavailable: as :func:`vendor_choices`.
+    """
+    choices = vendor_choices(device, problem, every=True)
+    chosen = _remembered(device, problem, choices, True)
+    if chosen is None:
+        chosen = fastest(device, choices, power_matters=power_may_limit(problem, device.spec))
+        remember(device, problem, chosen, every=True)
     return chosen
 
 
 def leading_for(device: Device, problem: GemmProblem) -> Sequence[VendorChoice]:
-    """The library's algorithms that may be the fastest; only the fastest one if the process knows it. The
+    """The library's algorithms that may be the fastest; only the fastest one if the process remembers it. The
     race that follows stores which one was the fastest (:func:`remember`).
 
     Raises:
@@ -89,15 +94,13 @@ def _known(_device: Device) -> dict[tuple[GemmProblem, bool], dict[str, Any]]:
     return {}
 
 
-def fastest(
-    device: Device, choices: Sequence[VendorChoice], *, power_matters: bool = True, every: bool = False
-) -> VendorChoice:
+def fastest(device: Device, choices: Sequence[VendorChoice], *, power_matters: bool = True) -> VendorChoice:
     """The choice with the lowest median of interleaved samples under load, among :func:`leading`.
 
     They race for as many rounds as candidates do, or until they are left behind, at the power limit for a
     second each.
     """
-    choices = leading(device, choices, power_matters=power_matters, every=every)
+    choices = leading(device, choices, power_matters=power_matters, every=True)
     if len(choices) == 1:
         return choices[0]
     samplers = equal_samplers(device, [choice.launches for choice in choices])

@@ -19,6 +19,8 @@ from tilewright.http.arguments import with_rows
 from tilewright.schema.job import MOST_ROWS, Level, MRange, TuneRequest, ladder_of, parse_rows, work_of
 from tilewright.schema.trial import BestConfig, Outcome
 from tilewright.wire.requests import TuneBody
+from tuner.job import ladder as ladder_job
+from tuner.job import selection
 from tuner.job.ladder import COVERED, FOLLOWED, cover, tune_ladder, with_ladder
 from tuner.job.ladder_rows import ORIGIN
 from tuner.job.tune import NO_WINNER
@@ -368,6 +370,18 @@ def test_a_row_that_loses_to_the_vendor_has_as_many_trials_again_and_another_rac
     quick.bench.vendor_us = 90.0
     run(quick, level=Level.QUICK)
     assert len(quick.bench.races) == len(ROWS)
+
+
+def test_where_power_may_limit_a_row_its_fastest_kernel_races_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder_job, "RACED", 9.0)
+    monkeypatch.setattr(selection, "WITHIN", 9.0)
+    monkeypatch.setattr(ladder_job, "power_may_limit", lambda problem, _spec: problem.m >= 64)
+    limited = ladder_lab()
+    found = run(limited)
+    assert [len(race) for race in limited.bench.races[:3]] == [1, 1, 1], "a head-to-head a row, no final"
+    assert max(map(len, limited.bench.races[3:])) > 1, "a final"
+    assert [best.problem.m for best in found] == list(ROWS)
+    assert all(min(kernel.regret for kernel in best.kernels) == best.regret for best in found)
 
 
 @pytest.mark.parametrize("done", every(3, [110, 60, 150]))

@@ -130,6 +130,21 @@ def test_algorithms_of_the_vendor_library_that_may_be_the_fastest_race_with_the_
 
 
 @pytest.mark.usefixtures("device")
+def test_a_head_to_head_without_a_final_chooses_the_algorithm_and_has_all_its_rounds(monkeypatch) -> None:
+    monkeypatch.setattr(races.Interference, "reasons", lambda _self: ())
+    monkeypatch.setattr(vendor, "_SCREEN_RATIO", 4.0)
+    monkeypatch.setattr(vendor, "_NEAR", 4.0)
+    device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
+    alone = Race(device, [kernel], host_kernels.PROBLEM, RaceRules(16, 0))
+    alone.run(math.inf)
+    samples = alone.samples()
+    assert [len(row) for row in samples.samples_us] == [16, 16]
+    assert [len(row) for row in alone._taken.rows] == [16, 16, interleave.FIRST_LOOK]
+    assert samples.vendor_detail == {"algorithm": 1e-3}
+    assert vendor._known(device)[host_kernels.PROBLEM, False] == {"algorithm": 1e-3}
+
+
+@pytest.mark.usefixtures("device")
 def test_what_was_chosen_under_interference_is_chosen_again(monkeypatch) -> None:
     """A final that others disturbed runs again, and its vendor library must not be what they left."""
     monkeypatch.setattr(races.Interference, "reasons", lambda _self: ("others kept 2.00 cores busy",))
@@ -204,9 +219,3 @@ def test_a_race_in_bursts_rests_before_each(drawing, monkeypatch, request) -> No
     assert starts == [0, 6, 12]
     assert steps == 3
     assert {candidate for _, candidate in began[::2]} == {0, 1}, "the order is random"
-
-
-def test_a_race_that_drops_chooses_the_vendors_algorithm_itself() -> None:
-    for rule in ("quick", "every"):
-        with pytest.raises(ValueError, match="use one rule"):
-            RaceRules(8, 0, dropping=True, **{rule: True})
