@@ -215,11 +215,10 @@ def rated_candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[tuple
             continue
         if not partitions_pay(problem, device, shape[2:4], depths[-1], split * cluster[2]):
             continue
-        for k in variants(problem, shape, depths[0], (*cluster, split)):
-            clocks = model.cycles(k)
-            yield clocks, k
-            for tile_k in depths[1:]:
-                yield clocks, dataclasses.replace(k, tile_k=tile_k)
+        of_depths = [variants(problem, shape, tile_k, (*cluster, split)) for tile_k in depths]
+        for alike in zip(*of_depths, strict=True):
+            clocks = model.cycles(alike[0])
+            yield from ((clocks, k) for k in alike)
 
 
 def _swapped(problem: GemmProblem) -> Iterator[tuple[int, int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -9,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 from kernels.registry import FAMILIES
@@ -90,20 +92,20 @@ class LadderJob:
             InvalidProblem: no family computes any of them.
         """
         rows = list(self._rows.values())
-        try:
-            return self._search(rows)
-        finally:
+        with ThreadPoolExecutor(1) as beside, contextlib.ExitStack() as begun:
             for row in rows:
-                row.cancel_begun()
+                begun.callback(row.cancel_begun)
+            return self._search(rows, beside)
 
-    def _search(self, rows: Sequence[Row]) -> list[Row]:
+    def _search(self, rows: Sequence[Row], beside: Executor) -> list[Row]:
         done, reason = list[Row](), None
         for row, following in zip(rows, [*rows[1:], None], strict=True):
             if self.context.cancelled.is_set():
                 break
             measured = [one.measured for one in done]
             row.start_from(measured)
-            then = functools.partial(following.compile_ahead, measured) if following and done else None
+            ahead = following if done else None
+            then = functools.partial(ahead.compile_ahead, measured, beside) if ahead else None
             try:
                 row.search(again=not self._searched(row.m), then=then)
             except InvalidProblem as error:
@@ -232,7 +234,7 @@ class Row:
         self.searched_on = False
         self._most_followed = max(2, request.max_trials)
         self._first, self._known_configs = list[Config](), list[Config]()
-        self._begun: Ahead = {}
+        self._begun: Future[Ahead] | None = None
 
     @property
     def problem(self) -> GemmProblem:
@@ -252,19 +254,26 @@ class Row:
             self.context, request=dataclasses.replace(request, max_trials=trials, families=families)
         )
 
-    def compile_ahead(self, done: Sequence[Measured]) -> None:
-        """Begin to compile what the row would try first after ``done``, without the row that is searched now:
-        most of it is what it will try. On the host nothing."""
+    def compile_ahead(self, done: Sequence[Measured], beside: Executor) -> None:
+        """Begin to compile what the row would try first after ``done``, without the row that is searched now,
+        ``beside`` its trials: most of it is what the row will try. On the host nothing."""
         request, device = self.context.request, self.context.device
+
+        def begin() -> Ahead:
+            return {config: self.context.submit(config) for config in first_configs(request, device, done)}
+
         if device.kind != "host":
-            first = first_configs(request, device, done)
-            self._begun = {config: self.context.submit(config) for config in first}
+            self._begun = beside.submit(begin)
+
+    def _take_begun(self) -> Ahead:
+        """What :meth:`compile_ahead` began."""
+        begun, self._begun = self._begun, None
+        return begun.result() if begun else {}
 
     def cancel_begun(self) -> None:
-        """Cancel what :meth:`compile_ahead` began and the search does not try."""
-        for work in self._begun.values():
+        """Cancel what :meth:`compile_ahead` began and no search took."""
+        for work in self._take_begun().values():
             work.cancel()
-        self._begun = {}
 
     def search(self, again: bool = True, then: Callable[[], None] | None = None) -> None:
         """Search the row; its trials alone unless ``again``. Calls ``then`` once its first compilations have
@@ -276,11 +285,10 @@ class Row:
         followed = [trial.config for trial in self._known() if trial.origin == ORIGIN]
         first = [config for config in self._first if config not in followed] if again else ()
         opening = time.monotonic()
-        given = self._job.bench, self._known_configs, first, self._begun
-        self._search, ahead = open_for(self.context, *given)
-        for config in ahead:
-            self._begun.pop(config, None)
-        self.cancel_begun()
+        begun = self._take_begun()
+        self._search, ahead = open_for(self.context, self._job.bench, self._known_configs, first, begun)
+        for config in begun.keys() - ahead.keys():
+            begun[config].cancel()
         if again and then:
             then()
         self._search.reserve(followed)  # a row that is searched on measures nothing twice
