@@ -36,7 +36,7 @@ from tuner.measure.timing import (
     settle,
 )
 
-GRAPHS, FEW_GRAPHS = 32, 8  # of a candidate; few where a difference of 1 % decides little
+GRAPHS, FEW_GRAPHS = 32, 8  # of a candidate, one a round; few where a difference of 1 % decides little
 MOST_LAUNCHES = 2**14  # in all graphs of a candidate
 PERIOD_S = 1.0  # of the swing at the power limit
 OWN_CLOCK_S = 0.085  # until the clock is that of the candidate

@@ -32,7 +32,6 @@ from tilewright.schema.trial import QUICK_METHOD
 from tuner.devices.base import Device, VendorChoice
 from tuner.measure.interference import Interference
 from tuner.measure.interleave import (
-    FEW_GRAPHS,
     GRAPHS,
     Taken,
     each_round,
@@ -166,8 +165,7 @@ class Race:
             self._algorithms = _algorithms(device, problem, rules)
         self._digests = [kernel.artifact.digest for kernel in kernels]
         candidates = [*(one.launches for one in self._bound), *(one.launches for one in self._algorithms)]
-        graphs = FEW_GRAPHS if rules.quick else GRAPHS
-        self._samplers, ways = equal_samplers(device, candidates, graphs), 1
+        self._samplers, ways = equal_samplers(device, candidates, min(GRAPHS, rules.rounds)), 1
         if rules.apart:
             device.pause()
             self._samplers += equal_samplers(device, [_apart(device, launches) for launches in candidates])

@@ -107,7 +107,7 @@ def keep_busy(samplers: Sequence[Callable[[int], float]], seconds: float) -> Non
 
 METHOD, IN_BURSTS = "replay-v5", ", burst"
 SAMPLE_US = 3000.0
-WARM_UP_S = 0.02
+WARM_UP_S = 0.002  # after a check; 20 ms give the same times (benchmarks/lab/2026-11-29-whole-seconds.md)
 PROBES = 3
 PRUNE_RATIO = 1.15
 BURST_S, REST_S = 0.03, 0.06

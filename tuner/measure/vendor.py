@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +14,20 @@ from tilewright.launch import Launch
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import STANDS_IN
 from tuner.devices.base import Device, VendorChoice
-from tuner.measure.interleave import FEW_GRAPHS, Rows, equal_samplers, finishers, interleave
+from tuner.measure.interleave import (
+    FEW_GRAPHS,
+    Rows,
+    Taken,
+    equal_samplers,
+    finishers,
+    in_bursts,
+    interleave,
+)
 from tuner.measure.operands import rotated_sets
 from tuner.measure.stats import median
-from tuner.measure.timing import REST_S, power_may_limit, take
+from tuner.measure.timing import power_may_limit, take
 
-_ROUNDS = 32
+_ROUNDS, _ROUNDS_IN_BURSTS = 32, 5
 _KNOWN = 8
 _SCREENS = ((48, 200.0), (8, 2000.0))  # (algorithms that stay, microseconds of each)
 _SCREEN_RATIO = 1.12
@@ -120,13 +129,20 @@ def leading(
     """The choices that may be the fastest: at most 3, within 3 % of the fastest. Where power may limit them,
     so that a race takes a second for each, at most 2, unless they are ``every`` algorithm of the library.
 
-    A few launches of each rule out the slow ones; the others are timed as trials are.
+    A few launches of each rule out the slow ones; the others are timed as trials are, or in a few bursts
+    together where power may limit them.
     """
     if len(choices) == 1:
         return choices
-    choices, rest_s = _screened(device, choices), REST_S if power_matters else 0.0
+    choices = _screened(device, choices)
     samplers = equal_samplers(device, [choice.launches for choice in choices], FEW_GRAPHS)
-    times = [median(take(sample, None, rest_s=rest_s)[0]) for sample in samplers]
+    if power_matters:
+        taken = Taken([[] for _ in samplers])
+        for _ in in_bursts(device, samplers, _ROUNDS_IN_BURSTS, random.Random(0), taken):
+            pass
+        times = [median(row) for row in taken.rows]
+    else:
+        times = [median(take(sample, None)[0]) for sample in samplers]
     ranked = sorted(range(len(choices)), key=lambda index: times[index])
     most = _LEADING_IN_TURN if power_matters and not every else _LEADING
     return [choices[index] for index in ranked[:most] if times[index] <= _NEAR * min(times)]

@@ -12,7 +12,7 @@ from tilewright import GemmProblem
 from tilewright.launch import load
 from tuner.measure import race as races
 from tuner.measure.race import RaceRules
-from tuner.measure.stats import median, paired_ratio
+from tuner.measure.stats import median
 from tuner.workers.bench import list_devices
 from tuner.workers.device_worker import DeviceServer
 from tuner.workers.frames import Frame
@@ -32,8 +32,7 @@ def test_the_same_kernel_rarely_beats_itself(device, kernel, monkeypatch) -> Non
     monkeypatch.setattr(device, "settle_s", 0.05)
     ratios = []
     for seed in range(RACES):
-        first, second, _ = races.race(device, [kernel, kernel], PROBLEM, RaceRules(16, seed)).samples_us
-        ratios.append(paired_ratio(first, second))
+        ratios.append(races.race(device, [kernel, kernel], PROBLEM, RaceRules(16, seed)).ratio(0, 1))
     won = [ratio for ratio in ratios if not ratio.undecided]
     assert len(won) <= MOST_FALSE_WINNERS, won
 
@@ -57,6 +56,9 @@ def test_a_quick_race_that_power_may_limit_runs_in_bursts_at_the_highest_clock(h
     assert quick.method == f"{races.METHOD_IN_BURSTS}, quick"
     assert loaded.method == races.METHOD
     assert [len(row) for row in quick.samples_us] == [16, 16]
+    assert [len(row) for row in loaded.samples_us] == [1, 1]
+    assert loaded.periods
+    assert loaded.ratio(0, 1).high > loaded.ratio(0, 1).low
     assert max(map(median, quick.samples_us)) < min(map(median, loaded.samples_us)), "power limits the other"
 
 
@@ -77,7 +79,7 @@ def test_a_launch_overlaps_the_one_before_where_that_is_asked(hopper) -> None:
     artifact = build(WGMMA, WGMMA.heuristic_configs(problem, hopper.spec)[0], problem, hopper.spec)
     plain, overlapping = load(artifact), load(artifact, overlap=True)
     samples = races.race(hopper, [plain, overlapping], problem, RaceRules(16, 0, passes=0, vendor=False))
-    assert 1.05 < paired_ratio(*samples.samples_us).value < 2.0
+    assert 1.05 < samples.ratio(0, 1).value < 2.0
 
 
 @pytest.mark.parametrize(

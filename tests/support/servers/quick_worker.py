@@ -30,7 +30,6 @@ def fewer_launches(*of: Any) -> int:
 
 if __name__ == "__main__":
     HostDevice.settle_s = 0.01
-    timing.WARM_UP_S = 0.002
     interleave.launches_per_sample = fewer_launches
     del sys.argv[1]
     device_worker.main()
