@@ -34,6 +34,7 @@ class LabBuilder:
     def __init__(self, fails: Callable[[Config], bool] = lambda _config: False, at_once: bool = True) -> None:
         self.fails = fails
         self.at_once = at_once
+        self.processes = 1
         self.submitted: list[Config] = []
         self.futures: list[Future[Compiled]] = []
         self.registers: dict[Config, int] = {}

@@ -42,7 +42,13 @@ class JobBench(Protocol):
 
 
 class JobBuilder(Protocol):
-    """The compilers of a job: a :class:`tuner.workers.builder.Builder` or a recorded space."""
+    """The compilers of a job: a :class:`tuner.workers.builder.Builder` or a recorded space.
+
+    Attributes:
+        processes: how many configs compile at once.
+    """
+
+    processes: int
 
     def submit(
         self, family_name: str, config: Config, problem: GemmProblem, device: DeviceSpec

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from kernels.base.family import Family
@@ -13,7 +14,7 @@ from kernels.registry import FAMILIES, families_for, odds
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.job import JobProgress, TuneRequest
+from tilewright.schema.job import QUICK_TRIALS, JobProgress, TuneRequest
 from tilewright.schema.trial import BestConfig
 from tuner.job.context import JobContext, Recorder
 from tuner.job.first_configs import promising
@@ -98,8 +99,8 @@ def open_for(
     """The search of a job, whose first configs are ``initial_configs``, those of the vendor library's choice
     and heuristic ones; and compilations that began meanwhile.
 
-    These are of ``first``, or else of the first configs of the families with the highest odds; on the host of
-    none. Those that have ``begun`` already do not begin again.
+    These are of ``first``, or else of what the search will probably ask for first, as many as compile at once
+    while one core is left; on the host of none. Those that have ``begun`` already do not begin again.
 
     Raises:
         InvalidProblem: as :func:`tune`.
@@ -112,12 +113,10 @@ def open_for(
     given = [*initial_configs, *_vendor_configs(context, bench, families)]
     done = {trial.config for trial in context.recorder.trials()}
     chances = odds(request.problem, device)
-    if not first and not done:
-        highest = max((chances[family.name] for family in families), default=1.0)
-        likeliest = [family for family in families if chances[family.name] == highest]
-        tried = [initial_of(family, request.problem, device, given) for family in likeliest]
-        each = max(1, DEPTH // max(1, len(tried)))
-        first = [config for configs in tried for config in configs[:each]]
+    if not first and not done and device.kind != "host":
+        most = min(max(DEPTH, context.builder.processes - 1), request.budget, QUICK_TRIALS)
+        initial = {family: initial_of(family, request.problem, device, given) for family in families}
+        first = _in_order_of_asks(initial, chances)[:most]
     started = [config for config in first if config not in done and device.kind != "host"]
     known = begun or {}
     ahead = {config: known[config] if config in known else context.submit(config) for config in started}
@@ -132,6 +131,18 @@ def open_for(
             f"no config of {names} is valid for {request.problem} on {device.arch}; tune another problem"
         )
     return search, ahead
+
+
+def _in_order_of_asks(
+    initial: Mapping[Family[Any], Sequence[Config]], chances: Mapping[str, float]
+) -> list[Config]:
+    """Initial configs in the order in which a search asks for them, as long as no family leads."""
+    asks = [
+        ((asked + 1) / chances[family.name], place, config)
+        for place, (family, configs) in enumerate(initial.items())
+        for asked, config in enumerate(configs)
+    ]
+    return [config for *_, config in sorted(asks, key=itemgetter(0, 1))]
 
 
 def _vendor_configs(context: JobContext, bench: Bench, families: Sequence[Family[Any]]) -> list[Config]:

@@ -102,6 +102,8 @@ _COMPILED = frozenset({Outcome.OK, Outcome.LAUNCH_ERROR, Outcome.WRONG_RESULT})
 class ReplayBuilder:
     """A builder that finishes at once; configs whose recorded compilation failed fail again."""
 
+    processes = 1
+
     def __init__(self, space: RecordedSpace) -> None:
         self._space = space
         self._serves = Serves.of(space.problem)

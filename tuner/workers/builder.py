@@ -72,11 +72,13 @@ class _Job:
 
 
 class Builder:
-    """A first-in first-out queue in front of ``processes`` compile processes.
+    """A first-in first-out queue in front of compile processes.
 
     A crash of the compiler or a need for more than ``memory_bytes`` of memory gives ``compile_error``, a hang
-    ``timeout``, for its own config only. A missing
-    compiler or a programming error is raised by the future.
+    ``timeout``, for its own config only. A missing compiler or a programming error is raised by the future.
+
+    Attributes:
+        processes: how many configs compile at once.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Builder:
         cache_bytes: int = CACHE_BYTES,
         memory_bytes: int = _MEMORY_BYTES,
     ) -> None:
+        self.processes = processes
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._limit = limit or CompileLimit()
         self._seconds: collections.deque[float] = collections.deque(maxlen=200)

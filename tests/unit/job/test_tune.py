@@ -13,6 +13,7 @@ from tune_lab import Lab
 
 from kernels.registry import FAMILIES
 from tilewright.errors import InvalidProblem
+from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import Sampler, TuneRequest
 from tilewright.schema.problem import GemmProblem
@@ -267,6 +268,39 @@ def test_first_trials_and_compilations_are_of_the_likely_family(monkeypatch: pyt
     tune(request, "job", bench, lab.builder, lab.recorder, lab.cancelled)  # type: ignore[arg-type]
     assert lab.builder.submitted[:2] == ToyFamily("two").heuristic_configs(PROBLEM, CUDA_DEVICE)[:2]
     assert [trial.config.family for trial in lab.recorder.kept].count("toy") == 1
+
+
+class _ManyFirst(ToyFamily):
+    """One with twelve heuristic configs."""
+
+    def heuristic_configs(self, problem: Any, device: Any) -> list[Config]:
+        del problem, device
+        return [self.make(tile, stages) for tile in (16, 32, 48, 64) for stages in (2, 3, 4)]
+
+
+@pytest.mark.parametrize(("processes", "begun"), [(1, DEPTH), (7, 6), (64, 10)])
+def test_each_compiler_begins_with_a_config_that_is_asked_for_first(
+    processes: int, begun: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("toy", "two"):
+        monkeypatch.setitem(FAMILIES, name, _ManyFirst(name))
+    monkeypatch.setattr("tuner.job.tune.odds", lambda *_where: {"toy": 1 / 4, "two": 1.0})
+    lab = Lab(spec=CUDA_DEVICE)
+    lab.builder.processes = processes
+    bench: Any = lab.bench
+    trial, submitted = lab.bench.trial, list[int]()
+
+    def noted(*given: Any) -> Any:
+        submitted.append(len(lab.builder.submitted))
+        return trial(*given)
+
+    lab.bench.trial = noted  # type: ignore[method-assign]
+    request = TuneRequest(PROBLEM, families=("toy", "two"), max_trials=10)
+    tune(request, "job", bench, lab.builder, lab.recorder, lab.cancelled)  # type: ignore[arg-type]
+    assert submitted[0] == begun
+    asked = [one.config for one in sorted(lab.recorder.kept, key=lambda one: one.number)]
+    assert lab.builder.submitted[:DEPTH] == asked[:DEPTH]
+    assert [config.family for config in asked[:DEPTH]] == ["two", "two", "two", "toy"]
 
 
 def test_the_host_compiles_a_batch_before_it_measures() -> None:
