@@ -21,10 +21,10 @@ METHOD = (
     "One sample of each candidate a round, in a fresh random order, after a second of load and without a "
     "pause, so the clocks are sustained ones. A sample is the time between two events around so many passes "
     f"that the quickest candidate takes {SAMPLE_US / 1000:.0f} ms, over their number; at the power limit the "
-    "mean of 40 ms of such once the clock has settled, and fewer rounds. The weight matrices exceed the L2 "
-    "cache several times, so they come from memory at every pass. low and high enclose the median at the "
-    "stated confidence, spread_percent is the range of the middle half over the median, and a speed-up is "
-    "the median of the ratios within rounds."
+    "mean of a second of such, in two rounds. The weight matrices exceed the L2 cache several times, so they "
+    "come from memory at every pass. low and high enclose the median, at the power limit the mean, at the "
+    "stated confidence; spread_percent is the range of the middle half over it, and a speed-up is the median "
+    "or the mean of the ratios within rounds."
 )
 _ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 _ROUNDINGS = 3

@@ -30,6 +30,7 @@ from tilewright import DType, GemmProblem, Layout
 from tilewright.launch import Kernel, load
 from tuner.devices.base import Device
 from tuner.job.selection import FINAL, HEAD_TO_HEAD, QUICK, Stage
+from tuner.measure.interleave import speed_ratio
 from tuner.measure.race import METHOD, race
 from tuner.measure.stats import CONFIDENCE, median
 from tuner.workers.device_worker import open_device
@@ -70,9 +71,11 @@ def _race(
     raced["method"] = found.method
     if rounds[0] != rounds[1]:
         return {**raced, "dropped": True, "false_winner": False}
-    ratio = found.ratio(0, 1)
+    first, second = found.samples_us
+    ratio = speed_ratio(first, second, found.periods)  # not widened for bursts
     interval = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
-    return {**raced, "dropped": False, "false_winner": not ratio.undecided, **interval}
+    claimed = not ratio.undecided and stage is not FINAL
+    return {**raced, "dropped": False, "false_winner": claimed, **interval}
 
 
 def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:

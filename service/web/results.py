@@ -155,8 +155,8 @@ class Row:
 
 
 def raced(best: BestConfig) -> list[Row]:
-    """The rows of the races of a result, as far as they are stored. The winner and the vendor library
-    alternated, at one clock and power."""
+    """The rows of the races of a result, as far as they are stored. Clock and power are the means of a race,
+    of the winner and the vendor library together."""
     timing, vendor, name = best.timing, best.vendor_samples, html.clip(best.baseline.name, 20)
     method = html.clip(timing.method, 40)
     rows = [Row("winner, head-to-head", timing.samples_us, timing.mhz, timing.watts, method)]

@@ -265,15 +265,12 @@ class Row:
         if device.kind != "host":
             self._begun = beside.submit(begin)
 
-    def _take_begun(self) -> Ahead:
-        """What :meth:`compile_ahead` began."""
-        begun, self._begun = self._begun, None
-        return begun.result() if begun else {}
-
     def cancel_begun(self) -> None:
         """Cancel what :meth:`compile_ahead` began and no search took."""
-        for work in self._take_begun().values():
-            work.cancel()
+        begun, self._begun = self._begun, None
+        if begun and begun.exception() is None:
+            for work in begun.result().values():
+                work.cancel()
 
     def search(self, again: bool = True, then: Callable[[], None] | None = None) -> None:
         """Search the row; its trials alone unless ``again``. Calls ``then`` once its first compilations have
@@ -285,8 +282,9 @@ class Row:
         followed = [trial.config for trial in self._known() if trial.origin == ORIGIN]
         first = [config for config in self._first if config not in followed] if again else ()
         opening = time.monotonic()
-        begun = self._take_begun()
+        begun = self._begun.result() if self._begun else {}
         self._search, ahead = open_for(self.context, self._job.bench, self._known_configs, first, begun)
+        self._begun = None
         for config in begun.keys() - ahead.keys():
             begun[config].cancel()
         if again and then:

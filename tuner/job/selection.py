@@ -3,9 +3,9 @@
 The lowest of many noisy medians is too optimistic, and the search measures at clocks that the device does not
 hold. So the fastest trials run a final under load, interleaved with the vendor library. A candidate that is
 left behind leaves the final (:func:`tuner.measure.stats.left_behind`); a lone candidate runs none. The winner
-and the vendor library then run a head-to-head. Its samples took no part in the choice; they give the reported
-speed-up. If power limits the device, each candidate has one sample in each race, the mean of a whole second.
-The stored winner of the problem takes part in the final, so that one race compares it with its challengers. A
+and the vendor library then run a head-to-head. Its samples took no part in choosing the kernel; they give the
+reported speed-up. At the power limit each candidate has one sample in a race, the mean of a whole second. The
+stored winner of the problem takes part in the final, so that one race compares it with its challengers. A
 final or head-to-head that others disturbed runs again, as long as the job may wait for a quiet device. A
 quick job has a short head-to-head of its fastest trial alone, in bursts where power may limit the device. If
 another job stored a winner meanwhile, the races run again with that one, at most ``SELECTIONS`` times.

@@ -52,7 +52,7 @@ from tuner.measure.vendor import (
     remember,
 )
 
-METHOD, METHOD_IN_BURSTS = "interleaved-v13, sustained", "interleaved-v13, burst"
+METHOD, METHOD_IN_BURSTS = "interleaved-v14, sustained", "interleaved-v14, burst"
 # 0.7 % too low to 4.3 % too high on an H100 (benchmarks/lab/2026-11-27-ladder-seconds.md), 2.3 % too low to
 # 0.5 % too high on an H200 (benchmarks/lab/2026-11-29-seconds-of-races.md).
 BURSTS_MISLEAD = 1.045
@@ -165,17 +165,19 @@ class Race:
             self._algorithms = _algorithms(device, problem, rules)
         self._digests = [kernel.artifact.digest for kernel in kernels]
         candidates = [*(one.launches for one in self._bound), *(one.launches for one in self._algorithms)]
-        self._samplers, ways = equal_samplers(device, candidates, min(GRAPHS, rules.rounds)), 1
+        graphs, ways = min(GRAPHS, rules.rounds), 1
+        self._samplers = equal_samplers(device, candidates, graphs)
         if rules.apart:
             device.pause()
-            self._samplers += equal_samplers(device, [_apart(device, launches) for launches in candidates])
+            apart = [_apart(device, launches) for launches in candidates]
+            self._samplers += equal_samplers(device, apart, graphs)
             ways = 2
         self._device, self._problem = device, problem
         self._taken = Taken([[] for _ in self._samplers])
         groups = [range(len(kernels), len(candidates))] if self._algorithms else []
         if rules.dropping:
             groups.append(range(len(kernels)))
-        self._groups = [group for group in groups if len(group) > 1]
+        competing = [group for group in groups if len(group) > 1]
         self._chooses = rules.vendor and not (rules.quick or rules.every)
         self._clock_matters = not memory_bound(problem, device.spec)
         passes = rules.passes if self._clock_matters else 0
@@ -183,17 +185,17 @@ class Race:
         self._in_bursts = rules.bursts and power_may_limit(problem, device.spec)
         self._method = (METHOD_IN_BURSTS if self._in_bursts else METHOD) + QUICK_METHOD * rules.quick
         self.done = rules.rounds == 0
-        common = device, self._samplers, rules.rounds, random.Random(rules.seed), self._taken
+        # NOTE: with the seed alone the vendor library would come first in every other job's head-to-head.
+        order = random.Random(f"{rules.seed} {problem}")
+        common = device, self._samplers, rules.rounds, order, self._taken
         if self._in_bursts:
             self._rounds = in_bursts(*common)
         else:
-            self._rounds = each_round(
-                *common, passes, groups=self._groups, ends_early=rules.dropping, ways=ways
-            )
+            self._rounds = each_round(*common, passes, groups=competing, ends_early=rules.dropping, ways=ways)
 
     def warm_up(self) -> None:
-        """Load the device until its clocks are steady: before the first round, and after others used it. A
-        race in bursts needs no load."""
+        """Load the device until its clocks are steady: before the first round, and after others used it, at
+        the power limit as long as before. A race in bursts needs no load."""
         if self._in_bursts:
             return
         with self._interference.watched():
@@ -201,10 +203,9 @@ class Race:
                 self._device,
                 self._samplers,
                 power_matters=self._power_matters,
-                until_limited=not self._groups,
                 clock_matters=self._clock_matters,
             )
-        self._power_matters = False  # the rounds have begun, or begin now
+        self._power_matters = self._taken.periods  # the rounds have begun, or begin now
 
     def run(self, seconds: float) -> None:
         """Run rounds for ``seconds``, at least one."""

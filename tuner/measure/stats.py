@@ -27,11 +27,11 @@ PERIODS_MISLEAD = 1.016
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interval:
-    """A median with its interval, in the unit of the samples.
+    """A median with its interval, or the mean of whole periods with its own, in the unit of the samples.
 
     Attributes:
-        value: the median.
-        low, high: order statistics that enclose it.
+        value: the median, or the mean.
+        low, high: they enclose it; order statistics for a median.
         confidence: probability that they do; lower than requested if the samples are too few.
     """
 
@@ -119,12 +119,12 @@ def ratio_of_periods(base: Sequence[float], candidate: Sequence[float]) -> Ratio
 
 
 def mean_of_periods(samples: Sequence[float]) -> Interval:
-    """The geometric mean of what whole periods gave, with its interval.
+    """The mean of what whole periods gave, with its interval.
 
     Raises:
         ValueError: there is no sample.
     """
-    value, off = statistics.geometric_mean(samples), PERIODS_MISLEAD ** (1.0 / math.sqrt(len(samples)))
+    value, off = statistics.fmean(samples), PERIODS_MISLEAD ** (1.0 / math.sqrt(max(1, len(samples))))
     return Interval(value, value / off, value * off, CONFIDENCE)
 
 

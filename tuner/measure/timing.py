@@ -32,7 +32,6 @@ from tuner.measure.stats import mean_of_periods, median_interval
 
 STILL_WARM_S = 0.3  # idle seconds after which a device settles anew
 RESETTLE = 0.2  # of the time that an idle device needs
-LIMITED = 0.4  # of that time, after which the device tells whether power limits it
 AT_LIMIT = 0.95  # of the power that a device may draw
 BELOW_TOP = 0.99  # of its highest clock
 _loaded_until: weakref.WeakKeyDictionary[Device, float] = weakref.WeakKeyDictionary()
@@ -43,7 +42,6 @@ def settle(
     samplers: Sequence[Callable[[int], float]],
     *,
     power_matters: bool = True,
-    until_limited: bool = False,
     clock_matters: bool = True,
 ) -> None:
     """Keep the device busy until its clock is one that it can hold.
@@ -52,20 +50,13 @@ def settle(
     tells the mean power of the last second, by which a race decides how to time.
 
     Args:
-        until_limited: stop early if the device tells that power limits it. Its times may rise by 0.8 % in the
-            second that follows (benchmarks/lab/2026-11-28-odd-shapes.md), so that all candidates must be
-            timed in turns.
         clock_matters: False for kernels whose time hardly depends on the clock, which need less time in any
             case (benchmarks/lab/2026-11-29-seconds-of-races.md).
     """
     left_s = device.settle_s
     if not clock_matters or (not power_matters and idle_s(device) <= STILL_WARM_S):
         left_s *= RESETTLE
-    elif until_limited:
-        keep_busy(samplers, LIMITED * left_s)
-        left_s *= 0.0 if at_power_limit(device.telemetry(), device.spec) else 1.0 - LIMITED
-    if left_s:
-        keep_busy(samplers, left_s)
+    keep_busy(samplers, left_s)
     loaded(device)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernels.base.tile_hint import TileHint
@@ -25,7 +26,7 @@ from tuner.measure.interleave import (
 )
 from tuner.measure.operands import rotated_sets
 from tuner.measure.stats import median
-from tuner.measure.timing import power_may_limit, take
+from tuner.measure.timing import BURST_S, REST_S, power_may_limit, take
 
 _ROUNDS, _ROUNDS_IN_BURSTS = 32, 5
 _KNOWN = 8
@@ -130,22 +131,31 @@ def leading(
     so that a race takes a second for each, at most 2, unless they are ``every`` algorithm of the library.
 
     A few launches of each rule out the slow ones; the others are timed as trials are, or in a few bursts
-    together where power may limit them.
+    together where power may limit them and a burst holds a sample of each.
     """
     if len(choices) == 1:
         return choices
     choices = _screened(device, choices)
     samplers = equal_samplers(device, [choice.launches for choice in choices], FEW_GRAPHS)
-    if power_matters:
+    if power_matters and _seconds(samplers) <= BURST_S:
         taken = Taken([[] for _ in samplers])
         for _ in in_bursts(device, samplers, _ROUNDS_IN_BURSTS, random.Random(0), taken):
             pass
         times = [median(row) for row in taken.rows]
     else:
-        times = [median(take(sample, None)[0]) for sample in samplers]
+        rest_s = REST_S if power_matters else 0.0
+        times = [median(take(sample, None, rest_s=rest_s)[0]) for sample in samplers]
     ranked = sorted(range(len(choices)), key=lambda index: times[index])
     most = _LEADING_IN_TURN if power_matters and not every else _LEADING
     return [choices[index] for index in ranked[:most] if times[index] <= _NEAR * min(times)]
+
+
+def _seconds(samplers: Sequence[Callable[[int], float]]) -> float:
+    """Seconds of one sample of each."""
+    began = time.monotonic()
+    for sample in samplers:
+        sample(-1)
+    return time.monotonic() - began
 
 
 def _screened(device: Device, choices: Sequence[VendorChoice]) -> Sequence[VendorChoice]:

@@ -44,8 +44,8 @@ class Timing:
 
     Attributes:
         samples_us: raw samples in the order they were taken.
-        median_us: their median.
-        low_us, high_us: distribution-free confidence interval of the median.
+        median_us: their median; if they are few means of a second, their mean.
+        low_us, high_us: confidence interval of the median or mean.
         mhz, watts: mean core clock and power during the measurement; None if unknown.
         method: name and version of the measurement method.
         disturbed: what others took of the device meanwhile, in words; empty if it had the device to itself.
@@ -215,7 +215,7 @@ class BestConfig:
         timing: samples of the winner in the race.
         ties: configs that tie with the winner.
         baseline: the vendor library in the same race.
-        speedup: baseline time over winner time, median of paired rounds; above 1 the kernel wins.
+        speedup: baseline time over winner time, median or mean of paired rounds; above 1 the kernel wins.
         speedup_low, speedup_high: confidence interval of the speed-up.
         confidence: level of the interval, for instance 0.99.
         provenance: provenance of the result.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ from toy_family import DEVICE, PROBLEM, ToyFamily
 from tune_lab import Lab, config_of
 
 from kernels.registry import FAMILIES, families_for
+from tilewright.errors import InvalidProblem
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import Level, TuneRequest
@@ -205,6 +207,28 @@ def test_a_job_that_is_taken_cancels_what_is_compiled_ahead(monkeypatch: pytest.
         tune_ladder(request, "job-1", *surroundings)
     assert any(future.cancelled() for future in lab.builder.futures)
     assert all(future.done() for future in lab.builder.futures)
+
+
+def test_a_row_whose_first_configs_cannot_be_listed_fails_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(FAMILIES, "toy", PlantedToy())
+    lab = Lab(spec=dataclasses.replace(DEVICE, kind="cuda"))
+    lab.bench.on_row, lab.bench.vendor_us = heuristics_are_best, 1e4
+    *rows, listed, above, first_row = ROWS
+    submit = lab.builder.submit
+
+    def broken_ahead(name: str, config: Config, problem: GemmProblem, device: DeviceSpec) -> Any:
+        if problem.m == listed and threading.current_thread() is not threading.main_thread():
+            raise InvalidProblem("cannot be listed")
+        return submit(name, config, problem, device)
+
+    lab.builder.submit = broken_ahead  # type: ignore[method-assign]
+    request = TuneRequest(dataclasses.replace(PROBLEM, m=first_row), ROWS, families=("toy",), max_trials=16)
+    surroundings: Any = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
+    found = tune_ladder(request, "job-1", *surroundings)
+    assert [best.problem.m for best in found] == [*rows, above, first_row]
+    assert lab.recorder.errors == {listed: "cannot be listed"}
 
 
 def test_a_winner_of_many_rows_is_not_promising_for_few_unless_no_model_rates_it() -> None:

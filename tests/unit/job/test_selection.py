@@ -27,6 +27,7 @@ from tuner.job.selection import (
     shortlist,
 )
 from tuner.measure.race import BURSTS_MISLEAD, METHOD, METHOD_IN_BURSTS, RaceRules, RaceSamples
+from tuner.measure.stats import PERIODS_MISLEAD
 from tuner.workers.process import WorkerDied
 
 CONFIGS = [
@@ -213,6 +214,25 @@ def test_the_interval_of_a_race_in_bursts_is_wider(method, off, monkeypatch) -> 
     assert plain
     assert best.provenance.quick
     assert (best.speedup_low, best.speedup_high) == (plain.speedup_low / off, plain.speedup_high * off)
+
+
+def test_means_of_whole_periods_give_the_figures_of_a_winner(monkeypatch) -> None:
+    lab = Lab()
+    raced = lab.bench.race
+
+    def whole_periods(*given: Any) -> RaceSamples:
+        found = raced(*given)
+        us = [(100.0 + place,) for place in range(len(found.samples_us) - 1)]
+        return dataclasses.replace(found, samples_us=(*us, (103.0,)), periods=True)
+
+    monkeypatch.setattr(lab.bench, "race", whole_periods)
+    best = lab.tune(max_trials=4)
+    assert best
+    assert best.timing.samples_us == (best.timing.median_us,) == (100.0,)
+    assert (best.speedup, best.verdict) == (1.03, "kernel")
+    off = PERIODS_MISLEAD
+    assert (best.speedup_low, best.speedup_high) == (1.03 / off, 1.03 * off)
+    assert (best.timing.low_us, best.timing.high_us) == (100.0 / off, 100.0 * off)
 
 
 @pytest.mark.usefixtures("wide")

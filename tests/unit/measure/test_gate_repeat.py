@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tilewright import Artifact, DType, GemmProblem, LaunchPlan, Layout
@@ -17,7 +18,7 @@ from tilewright.artifact import Grid, Operand, Pointer, Resources, Scalar, Serve
 from tilewright.launch import Kernel, Launch, Operands, load
 from tilewright.launch.host import host_arch
 from tuner.devices.host import HostDevice
-from tuner.measure import timing
+from tuner.measure import correctness, timing
 from tuner.measure.correctness import check
 from tuner.measure.timing import measure
 
@@ -125,6 +126,17 @@ class Bound:
             launch(stream)
 
         return on
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32", "float64"])
+def test_every_bit_of_each_element_counts(dtype: str) -> None:
+    for columns in range(1, 10):
+        one = np.zeros((2, 3, columns), dtype)
+        assert not correctness._differ(one, one.copy())
+        for place in range(one.size):
+            other = one.copy()
+            other.reshape(-1).view("uint8")[(place + 1) * one.itemsize - 1] = 128  # -0.0 of a float
+            assert correctness._differ(one, other)
 
 
 def test_timed_launches_and_those_alone_are_on_one_stream(tmp_path: Path) -> None:

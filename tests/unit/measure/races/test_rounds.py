@@ -6,6 +6,7 @@ import collections
 import itertools
 import math
 import random
+import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -251,17 +252,28 @@ def test_where_each_algorithm_costs_a_second_fewer_race(power_matters, every, ex
     assert [choice.detail["us"] for choice in found] == expected
 
 
-def test_periods_begin_early_on_a_device_that_power_limits(monkeypatch) -> None:
-    spent = list[float]()
-    monkeypatch.setattr(timing, "keep_busy", lambda _samplers, seconds: spent.append(seconds))
-    for capped, until_limited, part in ((True, True, timing.LIMITED), (True, False, 1.0), (False, True, 1.0)):
-        device = HostDevice()
-        monkeypatch.setattr(
-            device, "telemetry", lambda capped=capped: Telemetry(1500.0, 500.0, capped=capped)
-        )
-        timing.settle(device, [], until_limited=until_limited)
-        assert sum(spent) == pytest.approx(part * device.settle_s)
-        spent.clear()
+@pytest.mark.parametrize(("sample_s", "together"), [(0.003, True), (0.012, False)])
+def test_a_burst_times_algorithms_together_if_it_holds_one_sample_of_each(
+    sample_s: float, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it does not, those that come later in a round would have the clock of a device that is loaded."""
+    taken = list[float]()
+    monkeypatch.setattr(
+        vendor, "take", lambda sample, *_, rest_s: (taken.append(rest_s) or [sample(0)], False)
+    )
+
+    class Lasting(Timed):
+        """A device whose samples last."""
+
+        def timer(self, launches: Sequence[float]) -> Callable[[], float]:
+            run = super().timer(launches)
+            return lambda: time.sleep(sample_s) or run()
+
+    device: Any = Lasting()
+    choices = [VendorChoice("blas", [us] * 4, {"us": us}) for us in (1000.0, 1010.0, 990.0)]
+    found = vendor.leading(device, choices, power_matters=True)
+    assert [choice.detail["us"] for choice in found] == [990.0, 1000.0]
+    assert taken == ([] if together else [timing.REST_S] * 3)
 
 
 def test_every_algorithm_takes_part_where_that_is_asked_and_is_remembered_apart() -> None:
