@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.schema.problem import DType, GemmProblem, Layout
-from tuner.measure.interleave import speed_ratio
-from tuner.measure.stats import mean_of_periods, median_interval
+from tuner.measure.stats import sample_interval, speed_ratio
 
 SAMPLE_US = 10_000.0
 METHOD = (
@@ -79,7 +78,7 @@ def times(rows: Mapping[str, Sequence[float]], flops: float, periods: bool) -> d
 
 
 def _times(samples: Sequence[float], flops: float, periods: bool) -> dict[str, Any]:
-    found = mean_of_periods(samples) if periods else median_interval(samples)
+    found = sample_interval(samples, periods)
     low, _, high = statistics.quantiles(samples, n=4)
     return {
         "median_us": found.value,

@@ -30,9 +30,8 @@ from tilewright import DType, GemmProblem, Layout
 from tilewright.launch import Kernel, load
 from tuner.devices.base import Device
 from tuner.job.selection import FINAL, HEAD_TO_HEAD, QUICK, Stage
-from tuner.measure.interleave import speed_ratio
 from tuner.measure.race import METHOD, race
-from tuner.measure.stats import CONFIDENCE, median
+from tuner.measure.stats import CONFIDENCE, median, speed_ratio
 from tuner.workers.device_worker import open_device
 
 SHAPES = "16x4096x4096 64x3072x2048 128x7168x2048 512x5120x5120 256x1024x8192 4096x4096x4096"

@@ -27,9 +27,9 @@ from tilewright.schema.problem import GemmProblem
 from tuner.devices.base import Device, Tensors
 from tuner.measure.correctness import check
 from tuner.measure.encoding import decode
-from tuner.measure.interleave import equal_samplers, interleave, mean_of_known, speed_ratio
+from tuner.measure.interleave import equal_samplers, interleave, mean_of_known
 from tuner.measure.operands import bind, rotated_sets
-from tuner.measure.stats import median
+from tuner.measure.stats import median, speed_ratio
 from tuner.workers.builder import Compiled
 
 ROUNDS = 21

@@ -43,9 +43,8 @@ from tilewright.errors import TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import TuneRequest
-from tuner.measure.interleave import speed_ratio
 from tuner.measure.race import RaceRules
-from tuner.measure.stats import CONFIDENCE, median, rounds_needed
+from tuner.measure.stats import CONFIDENCE, median, rounds_needed, speed_ratio
 from tuner.replay.formats import read_space
 from tuner.replay.space import RecordedSpace, SpaceError
 from tuner.workers.bench import Bench, list_devices

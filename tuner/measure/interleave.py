@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 from tilewright.launch import Launch
 from tuner.devices.base import Device, Telemetry
-from tuner.measure.stats import Ratio, left_behind, paired_ratio, ratio_of_periods
+from tuner.measure.stats import left_behind
 from tuner.measure.timing import (
     BURST_S,
     REST_S,
@@ -59,12 +59,6 @@ class Taken:
     rows: Rows
     states: States = dataclasses.field(default_factory=list)
     periods: bool = False
-
-
-def speed_ratio(base: Sequence[float], candidate: Sequence[float], periods: bool) -> Ratio:
-    """The speed of ``candidate`` relative to ``base``, from samples of the same rounds, or of the same passes
-    if these are means of whole ``periods``."""
-    return ratio_of_periods(base, candidate) if periods else paired_ratio(base, candidate)
 
 
 def equal_samplers(

@@ -38,10 +38,9 @@ from tuner.measure.interleave import (
     equal_samplers,
     in_bursts,
     mean_of_known,
-    speed_ratio,
 )
 from tuner.measure.operands import bind_all, rotated_sets
-from tuner.measure.stats import Ratio
+from tuner.measure.stats import Ratio, speed_ratio
 from tuner.measure.timing import power_may_limit, settle
 from tuner.measure.vendor import (
     fastest_of_every,

@@ -106,6 +106,25 @@ def paired_ratio(base: Sequence[float], candidate: Sequence[float]) -> Ratio:
     return Ratio(interval.value, interval.low, interval.high)
 
 
+def speed_ratio(base: Sequence[float], candidate: Sequence[float], periods: bool) -> Ratio:
+    """The speed of ``candidate`` relative to ``base``, from samples of the same rounds, or of the same passes
+    if these are means of whole ``periods``.
+
+    Raises:
+        ValueError: as :func:`paired_ratio` or :func:`ratio_of_periods`.
+    """
+    return ratio_of_periods(base, candidate) if periods else paired_ratio(base, candidate)
+
+
+def sample_interval(samples: Sequence[float], periods: bool) -> Interval:
+    """The median of samples with its interval, or their mean if they are means of whole ``periods``.
+
+    Raises:
+        ValueError: as :func:`median_interval` or :func:`mean_of_periods`.
+    """
+    return mean_of_periods(samples) if periods else median_interval(samples)
+
+
 def ratio_of_periods(base: Sequence[float], candidate: Sequence[float]) -> Ratio:
     """The speed of ``candidate`` relative to ``base``, from means of whole periods at the power limit.
 

@@ -28,7 +28,7 @@ from tilewright.schema.trial import Timing
 from tuner.devices.base import Device, Telemetry, Tensors
 from tuner.measure.correctness import check_replays
 from tuner.measure.operands import bind, rotated_sets
-from tuner.measure.stats import mean_of_periods, median_interval
+from tuner.measure.stats import median_interval, sample_interval
 
 STILL_WARM_S = 0.3  # idle seconds after which a device settles anew
 RESETTLE = 0.2  # of the time that an idle device needs
@@ -262,7 +262,7 @@ def timing_of(
 ) -> Timing:
     """The ``Timing`` of samples: their median and its confidence interval, or their mean if they are means of
     whole ``periods``."""
-    interval = mean_of_periods(samples) if periods else median_interval(samples)
+    interval = sample_interval(samples, periods)
     times = tuple(samples), interval.value, interval.low, interval.high
     return Timing(*times, method, mhz, watts, disturbed)
 

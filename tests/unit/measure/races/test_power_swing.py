@@ -14,7 +14,7 @@ from sweeps import every
 
 from benchmarks.lab import power_swing
 from tuner.measure import interleave
-from tuner.measure.stats import PERIODS_MISLEAD, Ratio
+from tuner.measure.stats import PERIODS_MISLEAD, Ratio, speed_ratio
 
 RECORDED = Path(power_swing.__file__).parent / "2026-11-27-power-swing.json"
 SAMPLE_S = 0.003
@@ -55,7 +55,7 @@ def ratios(device: Any, recorded: list[Recorded], us: float, passes: int) -> lis
             swing.start(2 * passes * 1.1, seed)
             samplers = [swing.sampler(100.0), swing.sampler(us)]
             taken = interleave.shuffled_rounds(device, samplers, 0, random.Random(seed), passes=passes)
-            found.append(interleave.speed_ratio(taken.rows[1], taken.rows[0], taken.periods))
+            found.append(speed_ratio(taken.rows[1], taken.rows[0], taken.periods))
     return found
 
 

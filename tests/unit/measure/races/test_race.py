@@ -111,11 +111,16 @@ class Choosing(Pausing):
         return lambda: us * noise.uniform(0.99, 1.01)
 
 
-@pytest.mark.usefixtures("device")
-def test_algorithms_of_the_vendor_library_that_may_be_the_fastest_race_with_the_kernels(monkeypatch) -> None:
+@pytest.fixture
+def _algorithms_compete(monkeypatch) -> None:
+    """On a quiet device, though they differ by several times."""
     monkeypatch.setattr(races.Interference, "reasons", lambda _self: ())
     monkeypatch.setattr(vendor, "_SCREEN_RATIO", 4.0)
     monkeypatch.setattr(vendor, "_NEAR", 4.0)
+
+
+@pytest.mark.usefixtures("device", "_algorithms_compete")
+def test_algorithms_of_the_vendor_library_that_may_be_the_fastest_race_with_the_kernels(monkeypatch) -> None:
     device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
     final = Race(device, [kernel, kernel], host_kernels.PROBLEM, RaceRules(16, 0, dropping=True))
     assert [choice.detail["algorithm"] for choice in final._algorithms] == [1e-3, 2e-3]
@@ -129,11 +134,8 @@ def test_algorithms_of_the_vendor_library_that_may_be_the_fastest_race_with_the_
     assert [choice.detail["algorithm"] for choice in after._algorithms] == [1e-3], "the final has chosen"
 
 
-@pytest.mark.usefixtures("device")
-def test_a_head_to_head_without_a_final_chooses_the_algorithm_and_has_all_its_rounds(monkeypatch) -> None:
-    monkeypatch.setattr(races.Interference, "reasons", lambda _self: ())
-    monkeypatch.setattr(vendor, "_SCREEN_RATIO", 4.0)
-    monkeypatch.setattr(vendor, "_NEAR", 4.0)
+@pytest.mark.usefixtures("device", "_algorithms_compete")
+def test_a_head_to_head_without_a_final_chooses_the_algorithm_and_has_all_its_rounds() -> None:
     device, kernel = Choosing(), load(host_kernels.artifact(host_arch(), ""))
     alone = Race(device, [kernel], host_kernels.PROBLEM, RaceRules(16, 0))
     alone.run(math.inf)
