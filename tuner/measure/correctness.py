@@ -186,11 +186,13 @@ def reference_values(device: Device, problem: GemmProblem, tensors: Tensors) -> 
 
 def _exact(xp: Any, problem: GemmProblem, tensors: Tensors) -> Iterator[Any]:
     """The slices of :func:`reference_values`."""
-    # NOTE: CuPy would make B contiguous for each slice anew.
-    a, b = _wide(tensors.a, problem, "a"), xp.ascontiguousarray(_wide(tensors.b, problem, "b"))
+    a, b = _wide(tensors.a, problem, "a"), _wide(tensors.b, problem, "b")
+    # NOTE: CuPy would make a transposed B of a batch contiguous for each slice anew, but not a matrix.
+    a, b = (a[0], b[0]) if problem.batch == 1 else (a, xp.ascontiguousarray(b))
     for rows in row_slices(problem):
         part = dataclasses.replace(tensors, c=None if tensors.c is None else tensors.c[:, rows])
-        yield finished(xp, tensors.alpha * xp.matmul(a[:, rows], b), problem, part)
+        product = xp.matmul(a[..., rows, :], b).reshape(problem.batch, -1, problem.n)
+        yield finished(xp, tensors.alpha * product, problem, part)
 
 
 def finished(xp: Any, x: Any, problem: GemmProblem, tensors: Tensors) -> Any:

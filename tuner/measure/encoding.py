@@ -57,8 +57,7 @@ def encode(xp: Any, values: Any, dtype: DType) -> Any:
         ValueError: the last axis does not fill the bytes of a packed type.
     """
     if dtype is DType.BFLOAT16:
-        halves = (_rounded(xp, values, 16).view("uint32") >> 16).astype("uint16")
-        return xp.where(xp.isnan(values), xp.uint16(0x7FC0), halves)
+        return _encode_bfloat16(xp, values)
     if dtype is DType.TFLOAT32:
         return _rounded(xp, values, 13)
     if dtype in _MANTISSA:
@@ -107,6 +106,18 @@ def _unpacked(stored: Any, dtype: DType) -> Any:
         return 1 - 2 * fields.astype("int8")
     signed = fields.astype("int8")
     return signed - ((signed >> 3) << 4) if dtype is DType.INT4 else signed
+
+
+def _encode_bfloat16(xp: Any, values: Any) -> Any:
+    """In few passes: B of a large weight is encoded for every row of a ladder."""
+    values = xp.ascontiguousarray(values, dtype="float32")
+    bits = values.view("uint32")
+    halves = bits >> 16
+    halves &= 1
+    halves += 0x7FFF
+    halves += bits
+    halves >>= 16
+    return xp.where(xp.isnan(values), xp.uint16(0x7FC0), halves.astype("uint16"))
 
 
 def _rounded(xp: Any, values: Any, drop: int) -> Any:

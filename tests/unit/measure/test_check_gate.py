@@ -231,15 +231,16 @@ def loops(problem: GemmProblem, tensors: Tensors) -> np.ndarray[tuple[int, ...],
     return d
 
 
+@pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("layout", Layout)
-def test_the_reference_is_the_definition(layout: Layout) -> None:
-    problem = GemmProblem(3, 4, 5, DType.FLOAT64, layout, batch=2, has_bias=True, has_c=True)
+def test_the_reference_is_the_definition(layout: Layout, batch: int) -> None:
+    problem = GemmProblem(3, 4, 5, DType.FLOAT64, layout, batch=batch, has_bias=True, has_c=True)
     random = np.random.default_rng(1)
     tensors = Tensors(
-        a=random.standard_normal((2, *problem.a_shape)),
-        b=random.standard_normal((2, *problem.b_shape)),
-        d=np.zeros((2, 3, 4)),
-        c=random.standard_normal((2, 3, 4)),
+        a=random.standard_normal((batch, *problem.a_shape)),
+        b=random.standard_normal((batch, *problem.b_shape)),
+        d=np.zeros((batch, 3, 4)),
+        c=random.standard_normal((batch, 3, 4)),
         bias=random.standard_normal(4),
         alpha=0.75,
         beta=-0.5,
