@@ -27,6 +27,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from operator import itemgetter
 
 from tilewright.errors import LaunchError
 from tilewright.schema.job import JobProgress, TuneRequest
@@ -105,8 +106,9 @@ def _follow(job: LadderJob, rows: Sequence[Row]) -> None:
     best = {index: row.tracker.best for index, row in enumerate(rows)}
     for distance in range(1, len(rows)):
         ahead = list[tuple[int, int, Trial]]()
-        for index, step, trial in going:
-            place = index + step * distance
+        # Row by row: the device keeps operands for one problem.
+        placed = [(index + step * distance, index, step, trial) for index, step, trial in going]
+        for place, index, step, trial in sorted(placed, key=itemgetter(0)):
             if not 0 <= place < len(rows):
                 continue
             if job.context.cancelled.is_set() or job.time_is_up:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import threading
 import zlib
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -224,6 +226,19 @@ def test_a_kernel_is_followed_until_it_is_far_behind() -> None:
     assert followed
     assert {trial.m for trial in followed if trial.outcome is Outcome.PRUNED} <= {32, 64}
     assert FOLLOWED < 2.0
+
+
+def test_kernels_are_measured_row_by_row_since_a_device_keeps_the_operands_of_one() -> None:
+    order = list[int]()
+
+    def row(m: int) -> Any:
+        own = [f"{rank} of {m}" for rank in ("best", "second")]
+        tracker = SimpleNamespace(best=own[0])
+        return SimpleNamespace(own_best=own, tracker=tracker, follow=lambda _kernel: order.append(m) or 1.0)
+
+    job: Any = SimpleNamespace(context=SimpleNamespace(cancelled=threading.Event()), time_is_up=False)
+    ladder_job._follow(job, [row(m) for m in (64, 32, 16)])
+    assert order == [64, 64, 32, 32, 32, 32, 16, 16]
 
 
 @pytest.mark.parametrize(
