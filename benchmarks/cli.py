@@ -25,6 +25,7 @@ from benchmarks.models.run import RATIOS, BenchResult, ShapesRequest, run_shapes
 from benchmarks.models.shapes import UNSEEN
 from service.cli.options import takes
 from service.cli.output import AsJson, print_json
+from service.cli.serve import answer_promptly
 from service.settings import Settings
 from tilewright.schema.job import SearchOptions
 from tilewright.schema.problem import DType
@@ -40,6 +41,7 @@ Document = Annotated[
 @app.callback()
 def bench() -> None:
     """Benchmarks of this checkout, run here without the service."""
+    answer_promptly()  # jobs run in this process as in that of the service
 
 
 @app.command()

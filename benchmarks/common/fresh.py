@@ -25,7 +25,7 @@ from tilewright.artifact import Artifact
 from tilewright.errors import DeviceUnavailable, InvalidProblem, TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobStatus, TuneRequest
-from tilewright.schema.problem import GemmProblem
+from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome
 from tuner.job.ladder import tune_ladder
 from tuner.job.neighbours import first_tries
@@ -142,6 +142,11 @@ class FreshTuner:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def rehearse(self, dtype: DType) -> None:
+        """Get a GPU ready for the first trial of a type, as a service does until its first job."""
+        if self.bench.spec.kind != "host":
+            self.bench.rehearse(dtype)
 
     def forget(self) -> None:
         """Go on with an empty database; what is compiled stays."""

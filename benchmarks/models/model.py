@@ -58,6 +58,7 @@ def run_model(request: ModelRequest, tell: Callable[[str], None]) -> BenchResult
     """
     ends, rows = request.run.ends(), list[Row]()
     with FreshTuner(request.run.device, request.compile_processes) as tuner:
+        tuner.rehearse(request.dtype)
         facts = tuner.facts()
         file = RowFile(request.run.folder / f"model-{facts['device_class']}.json", _IDENTITY, facts)
         todo = list(request.weights)

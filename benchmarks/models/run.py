@@ -68,6 +68,7 @@ def run_shapes(request: ShapesRequest, tell: Callable[[str], None]) -> BenchResu
     """
     run, ends, rows, stopped = request.run, request.run.ends(), list[Row](), ""
     with FreshTuner(run.device, request.compile_processes) as tuner:
+        tuner.rehearse(request.dtype)
         facts = tuner.facts()
         name = f"{request.name}-{facts['device_class']}-{request.dtype}.json"
         file = RowFile(run.folder / name, _IDENTITY, facts)

@@ -98,7 +98,7 @@ def serve(
     )
     logs.configure(settings.log_level, settings.log_format)
     share_arena()
-    _answer_promptly()
+    answer_promptly()
     if settings.allow_remote:
         log.warning("unless a key was made, anyone who reaches port %s can use it", settings.port)
     with closing(_listen(settings)) as listener:
@@ -113,8 +113,8 @@ def serve(
         raise typer.Exit(1)
 
 
-def _answer_promptly() -> None:
-    """Have requests wait less for other threads and for garbage collection."""
+def answer_promptly() -> None:
+    """Have requests, and the steps of jobs, wait less for other threads and for garbage collection."""
     # NOTE: by default the event loop waits 5 ms whenever another thread, such as one that makes a config set,
     # has the interpreter: several times for each request, since it lets go of it to read and to send.
     sys.setswitchinterval(_SWITCH_S)
