@@ -57,6 +57,19 @@ _LARGE_FLOPS = 2**29
 _SELDOM, _RARELY = 1 / 2, 1 / 8
 
 
+def hopeless(problem: GemmProblem, device: DeviceSpec) -> set[str]:
+    """The families that won none of the races that were counted on problems like this one. Empty where none
+    were counted, as in :func:`odds`."""
+    found = set[str]()
+    if _counted(problem, device):
+        able = families_for(problem, device)
+        if not is_tiny(problem):
+            found |= {SIMT.name}
+        if _is_large(problem) and WGMMA_WS.name in able and GEMV_TMA.name not in able:
+            found |= {MMA_SYNC.name, WMMA.name}
+    return found
+
+
 def odds(problem: GemmProblem, device: DeviceSpec) -> dict[str, float]:
     """How likely each family that can compute ``problem`` is to be the fastest, roughly: 1, 1/2 or 1/8.
 
@@ -64,13 +77,19 @@ def odds(problem: GemmProblem, device: DeviceSpec) -> dict[str, float]:
     for types other than the 16-bit floats, and architectures other than sm_90.
     """
     able = families_for(problem, device)
-    rare, seldom = set[str](), set[str]()
-    if device.arch == "sm_90" and problem.dtype in (DType.FLOAT16, DType.BFLOAT16):
-        if not is_tiny(problem):
-            rare |= {SIMT.name}
+    rare, seldom = hopeless(problem, device), set[str]()
+    if _counted(problem, device):
         if GEMV_TMA.name in able:
             rare |= {WGMMA_WS.name, WGMMA.name}
-        if problem.flops >= _LARGE_FLOPS * problem.batch and WGMMA_WS.name in able:
+        if _is_large(problem) and WGMMA_WS.name in able:
             rare |= {MMA_SYNC.name, WMMA.name}
             seldom |= {WGMMA.name}
     return {name: _RARELY if name in rare else _SELDOM if name in seldom else 1.0 for name in able}
+
+
+def _counted(problem: GemmProblem, device: DeviceSpec) -> bool:
+    return device.arch == "sm_90" and problem.dtype in (DType.FLOAT16, DType.BFLOAT16)
+
+
+def _is_large(problem: GemmProblem) -> bool:
+    return problem.flops >= _LARGE_FLOPS * problem.batch

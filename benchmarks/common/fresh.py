@@ -135,6 +135,7 @@ class FreshTuner:
             stack.callback(self._builder.close)
             self._folder, self._store = Path(folder), _empty_store(folder)
             stack.callback(lambda: self._store.close())
+            self._rehearsed = False
             self._stack = stack.pop_all()
 
     def __enter__(self) -> FreshTuner:
@@ -144,9 +145,19 @@ class FreshTuner:
         self._stack.close()
 
     def rehearse(self, dtype: DType) -> None:
-        """Get a GPU ready for the first trial of a type, as a service does until its first job."""
+        """Get a GPU ready for the first trial of a type, as an idle service does until its first job.
+
+        Raises:
+            DeviceUnavailable: a library is missing. Whatever else fails will fail in the jobs as well.
+        """
         if self.bench.spec.kind != "host":
-            self.bench.rehearse(dtype)
+            try:
+                self.bench.rehearse(dtype)
+            except DeviceUnavailable:
+                raise
+            except FAILURES:
+                return
+            self._rehearsed = True
 
     def forget(self) -> None:
         """Go on with an empty database; what is compiled stays."""
@@ -249,6 +260,7 @@ class FreshTuner:
             "gpu": self.bench.identity,
             "package": __version__,
             "method": METHOD,
+            "rehearsed": self._rehearsed,
             "libraries": {"compiler": compiler_version(language), **_libraries()},
             "confidence": CONFIDENCE,
         }

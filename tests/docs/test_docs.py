@@ -188,8 +188,11 @@ def test_the_methods_of_measurement_are_the_ones_in_use() -> None:
     assert f"`{race.METHOD}`" in page
     assert f"`{race.METHOD_IN_BURSTS}`" in page
     assert f"{timing.PRUNE_RATIO - 1:.0%}".replace("%", " %") in page
-    assert f"{timing.FEWEST_SAMPLES} to {timing.MOST_SAMPLES}" in page
-    assert f"bursts of {1e3 * timing.BURST_S:g} ms, each after {1e3 * timing.REST_S:g} ms of rest" in page
+    fewest = f"{timing.FEWEST_SAMPLES} (`quick`: {timing.FEWEST_OF_QUICK})"
+    assert f"{fewest} to {timing.MOST_SAMPLES}" in page
+    part = timing.FEWEST_OF_QUICK / timing.FEWEST_SAMPLES
+    rests = f"{1e3 * timing.REST_S:g} ms of rest (`quick`: {1e3 * timing.REST_S * part:.0f})"
+    assert f"bursts of {1e3 * timing.BURST_S:g} ms, each after {rests}" in page
     assert f"operand sets of twice the last-level cache, at most {operands._MOST_SETS}:" in page
 
 
@@ -201,7 +204,8 @@ def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     assert f"at most {most} (where power may limit the device {few}, in a ladder 1)" in page
     assert (selection.FINAL_CANDIDATES, few) == (vendor._LEADING, vendor._LEADING_IN_TURN)
     assert f"within {vendor._NEAR - 1:.0%} of its fastest".replace("%", " %") in page
-    assert f"wider by {race.BURSTS_MISLEAD - 1:.1%} on both sides".replace("%", " %") in page
+    off = f"{race.BURSTS_TOO_HIGH - 1:.0%} further down and {race.BURSTS_TOO_LOW - 1:.1%} further up"
+    assert f"reaches {off}".replace("%", " %") in page
     assert f"at most {selection.NEGLIGIBLE - 1:.1%} behind".replace("%", " %") in page
     stage = selection.HEAD_TO_HEAD
     assert f"{stage.fewest} to {stage.rules.rounds} rounds" in page

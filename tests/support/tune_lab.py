@@ -20,6 +20,7 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Provenance, Timing, Trial, TrialResult
 from tuner.job.tune import tune
 from tuner.measure.race import RaceRules, RaceSamples
+from tuner.measure.timing import FEWEST_SAMPLES
 from tuner.workers.builder import Compiled
 
 VENDOR_US = 120.0
@@ -79,15 +80,22 @@ class LabBench:
         self.on_trial: Callable[[str], Outcome] = lambda _text: Outcome.OK
         self.on_race: Callable[[Sequence[Artifact]], None] = lambda _artifacts: None
         self.vendor_us = VENDOR_US
+        self.fewest: set[int] = set()
         self.cost: Callable[[str], float] = _cost
         self.on_row: Callable[[str, int], float] = lambda _text, _m: 1.0
         self.under_load: Callable[[str], float] = lambda text: self.cost(text)
 
     def trial(
-        self, artifact: Artifact, problem: GemmProblem, incumbent_us: float | None, timeout_s: float
+        self,
+        artifact: Artifact,
+        problem: GemmProblem,
+        incumbent_us: float | None,
+        timeout_s: float,
+        fewest_samples: int = FEWEST_SAMPLES,
     ) -> TrialResult:
         assert dataclasses.replace(problem, m=PROBLEM.m) == PROBLEM
         assert timeout_s >= 20.0
+        self.fewest.add(fewest_samples)
         text = artifact.binary.decode()
         self.tried.append(text)
         outcome = self.on_trial(text)

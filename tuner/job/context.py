@@ -13,11 +13,12 @@ from tilewright.artifact import Artifact
 from tilewright.schema.codec import gathered
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.job import JobProgress, TuneRequest
+from tilewright.schema.job import JobProgress, Level, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Provenance, Trial, TrialResult
 from tuner.job.slots import SlotBoard
 from tuner.measure.race import RaceRules, RaceSamples
+from tuner.measure.timing import FEWEST_OF_QUICK, FEWEST_SAMPLES
 from tuner.search.search import Proposal
 from tuner.workers.builder import Compiled
 
@@ -31,7 +32,12 @@ class JobBench(Protocol):
     driver: str
 
     def trial(
-        self, artifact: Artifact, problem: GemmProblem, incumbent_us: float | None, timeout_s: float
+        self,
+        artifact: Artifact,
+        problem: GemmProblem,
+        incumbent_us: float | None,
+        timeout_s: float,
+        fewest_samples: int = FEWEST_SAMPLES,
     ) -> TrialResult:
         """As :meth:`tuner.workers.bench.Bench.trial`."""
 
@@ -164,7 +170,12 @@ class JobContext:
         reason = self.recorder.why_quarantined(config, self.provenance(artifact, ""))
         if reason is not None:
             return TrialResult(outcome=Outcome.INVALID, message=reason)
-        return self.bench.trial(artifact, self.problem, incumbent_us, self.trial_timeout_s)
+        return self.trial(artifact, incumbent_us)
+
+    def trial(self, artifact: Artifact, incumbent_us: float | None) -> TrialResult:
+        """The result of a kernel on the device, with as many samples as a job of this level takes."""
+        fewest = FEWEST_OF_QUICK if self.request.level is Level.QUICK else FEWEST_SAMPLES
+        return self.bench.trial(artifact, self.problem, incumbent_us, self.trial_timeout_s, fewest)
 
     def try_again(self, trial: Trial, artifact: Artifact) -> Trial:
         """A trial with the result of running its kernel again. The result is not recorded; the config is

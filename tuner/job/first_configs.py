@@ -1,9 +1,10 @@
 """The first configs of a ladder row: winners of the neighbouring rows, then heuristic configs for its M.
 
 The ladder shows which families are worth a trial: a family that was far behind on the nearest row that tried
-it gets one config again two octaves further on. Rows of one class of M have the same heuristic configs and
-share their measurements: a config that was behind on the nearest row makes room for the next config of its
-family.
+it gets one config again two octaves further on. A hopeless one (:func:`kernels.registry.hopeless`) gets none,
+unless the nearest row that tried it measured it not far behind, or the request names it. Rows of one class
+of M have the same heuristic configs and share their measurements: a config that was behind on the nearest row
+makes room for the next config of its family.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from kernels.registry import FAMILIES, families_for
+from kernels.registry import FAMILIES, families_for, hopeless
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import Level, TuneRequest
@@ -96,8 +97,9 @@ def first_configs(
     """
     problem, counts = request.problem, COUNTS[request.level]
     near = nearest(done, problem.m)
+    doubtful = hopeless(problem, device).difference(request.families)
     of_families = [
-        family_configs(name, problem, device, near, counts)
+        family_configs(name, problem, device, near, counts, doubtful=name in doubtful)
         for name in families_for(problem, device)
         if name in request.families or not request.families
     ]
@@ -150,16 +152,24 @@ def winners(near: Sequence[Measured]) -> list[Config]:
 
 
 def family_configs(
-    name: str, problem: GemmProblem, device: DeviceSpec, near: Sequence[Measured], counts: Counts
+    name: str,
+    problem: GemmProblem,
+    device: DeviceSpec,
+    near: Sequence[Measured],
+    counts: Counts,
+    *,
+    doubtful: bool = False,
 ) -> list[Config]:
     """The heuristic configs of a family that a row tries, as many as the rows beside it make worthwhile.
 
     Args:
         near: the rows that were searched, the nearest first.
+        doubtful: whether it gets no config before a row near it shows that it may win.
     """
     shown = ((row, behind) for row in near if (behind := row.family_behind(name)) is not None)
-    row, behind = next(shown, (None, 1.0))
-    if row and behind > FAR and abs(math.log2(row.m / problem.m)) < AGAIN:
+    row, behind = next(shown, (None, math.inf if doubtful else 1.0))
+    again = row and not doubtful and abs(math.log2(row.m / problem.m)) >= AGAIN
+    if behind > FAR and not again:
         return []
     wanted = counts.close if behind <= CLOSE else counts.other if behind <= FAR else 1
     ranked = heuristic_configs(FAMILIES[name], problem, device)

@@ -12,7 +12,8 @@
    (benchmarks/lab/2026-11-29-seconds-of-races.md). A row that loses to the vendor library has as many trials
    again, and another race.
 
-A quick ladder has fewer heuristic configs, races the fastest kernel alone, and gives no row more trials.
+A quick ladder has fewer heuristic configs and trials, races the fastest kernel alone, and gives no row more
+trials.
 
 The winner of a row says what the chosen kernels took on it. A lookup between two rows needs that
 (:mod:`tilewright.config_sets.lookup`). Trials and winners commit one by one; a killed job replays the trials

@@ -21,9 +21,9 @@ from tilewright.schema.job import ROWS_OF_A_JOB, JobProgress, Level, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Provenance, Trial
 from tuner.job.context import JobContext, Recorder
-from tuner.job.first_configs import Measured, first_configs
+from tuner.job.first_configs import COUNTS, Measured, first_configs
 from tuner.job.loop import Ahead, Loop, of_today, why_outdated
-from tuner.job.progress import PHASES, ProgressTracker, timed
+from tuner.job.progress import FROM_LADDER, PHASES, ProgressTracker, timed
 from tuner.job.tune import open_for
 from tuner.search.search import MEASURED
 from tuner.workers.bench import Bench
@@ -34,7 +34,6 @@ SEARCHED = 0.8
 ROW_FRACTION = 1 / ROWS_OF_A_JOB  # of the trials of the largest row, for each other one
 RACED = 0.05  # regret up to which a kernel takes part in the race of a row
 OWN = 3  # best kernels of a row that are measured on the rows beside it, and race there
-ORIGIN = "ladder"
 _SECONDS = ("compile_s", *(f"{phase}_s" for phase in PHASES))
 _log = logging.getLogger("tilewright.job")
 
@@ -42,9 +41,11 @@ InitialConfigs = Callable[[GemmProblem], Sequence[Config]]
 
 
 def _requests(request: TuneRequest) -> Iterator[TuneRequest]:
-    """The request of each row, the largest M first: its part of the trials, and when its seconds end."""
+    """The request of each row, the largest M first: its part of the trials, and when its seconds end. The
+    largest of a quick job has no more trials than others may (benchmarks/lab/2026-11-30-quick-ladders.md)."""
     fewer = max(1, round(ROW_FRACTION * request.budget))
-    budgets = [request.budget] + [fewer] * (len(request.ladder) - 1)
+    most = COUNTS[Level.QUICK].most if request.level is Level.QUICK else request.budget
+    budgets = [min(request.budget, most)] + [fewer] * (len(request.ladder) - 1)
     spent = itertools.accumulate(budgets)
     for problem, budget, until in zip(reversed(request.problems), budgets, spent, strict=True):
         seconds = SEARCHED * request.max_seconds * until / sum(budgets)
@@ -122,7 +123,7 @@ class LadderJob:
 
     def _searched(self, m: int) -> bool:
         """Whether an earlier run ended the search of a row: it went on with the next one, or with more."""
-        later = any(one.origin == ORIGIN or (one.m or m) < m for one in self._earlier)
+        later = any(one.origin == FROM_LADDER or (one.m or m) < m for one in self._earlier)
         return later or self.racing or m in self.errors
 
     def kernel(self, digest: str) -> Artifact | None:
@@ -130,7 +131,7 @@ class LadderJob:
         the row whose search proposed it. None if today's sources make another kernel of its config or none,
         or if no search of this run's rows proposed it."""
         if digest not in self._kernels:
-            own = (one for one in self.trials if one.artifact == digest and one.origin != ORIGIN)
+            own = (one for one in self.trials if one.artifact == digest and one.origin != FROM_LADDER)
             if (trial := next(own, None)) and trial.m in self._rows:
                 context = self._rows[trial.m].context
                 if why_outdated(trial.config, context) is None:
@@ -279,7 +280,7 @@ class Row:
         Raises:
             InvalidProblem: no config of any family is valid for its problem.
         """
-        followed = [trial.config for trial in self._known() if trial.origin == ORIGIN]
+        followed = [trial.config for trial in self._known() if trial.origin == FROM_LADDER]
         first = [config for config in self._first if config not in followed] if again else ()
         opening = time.monotonic()
         begun = self._begun.result() if self._begun else {}
@@ -297,7 +298,7 @@ class Row:
             for work in ahead.values():
                 work.cancel()
         for trial in self._known():
-            if trial.origin == ORIGIN or not again:
+            if trial.origin == FROM_LADDER or not again:
                 known = of_today(trial, self.context)
                 self.tracker.replay(dataclasses.replace(known, number=len(self.tracker.trials)))
 
@@ -351,14 +352,14 @@ class Row:
         kernel does not run here, or if this row may measure no more kernels of other rows; ``always`` lifts
         that limit."""
         known = [one for one in self.tracker.trials if one.artifact == trial.artifact]
-        followed = sum(one.origin == ORIGIN for one in self.tracker.trials)
+        followed = sum(one.origin == FROM_LADDER for one in self.tracker.trials)
         may_measure = not known and (always or followed < self._most_followed)
         artifact = self._job.kernel(str(trial.artifact)) if may_measure else None
         if artifact and self._why_not(trial.config, artifact) is None:
             with self.tracker.spending("trying"):
                 result = self.context.try_config(trial.config, artifact, self.tracker.incumbent_us)
             number = len(self.tracker.trials)
-            tried = Trial(number, trial.config, outcome=result.outcome, origin=ORIGIN)
+            tried = Trial(number, trial.config, outcome=result.outcome, origin=FROM_LADDER)
             self.tracker.add(self.context.measured(tried, artifact, result), artifact)
             self.tracker.publish("search")
         return self.regrets().get(str(trial.artifact), math.inf)
@@ -369,16 +370,16 @@ class Row:
 
     def trials(self) -> list[Trial]:
         """The trials of this row's own search, numbered from 0."""
-        own = (trial for trial in self._known() if trial.origin != ORIGIN)
+        own = (trial for trial in self._known() if trial.origin != FROM_LADDER)
         return [dataclasses.replace(trial, number=number) for number, trial in enumerate(own)]
 
     def _known(self) -> list[Trial]:
         """Those of this row; without those that it had after a race, until it is searched on."""
         known = self._job.trials
         if not self.searched_on:
-            later = (i for i, one in enumerate(known) if one.origin == ORIGIN or (one.m or 0) < self.m)
+            later = (i for i, one in enumerate(known) if one.origin == FROM_LADDER or (one.m or 0) < self.m)
             end = next(later, len(known))
-            known = known[:end] + [one for one in known[end:] if one.origin == ORIGIN]
+            known = known[:end] + [one for one in known[end:] if one.origin == FROM_LADDER]
         return [trial for trial in known if trial.m == self.m]
 
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:

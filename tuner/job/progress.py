@@ -16,6 +16,7 @@ from tuner.job.context import TrialRecorder
 from tuner.search.search import MEASURED, Search
 
 # Of the wall clock of a job; each has its seconds in JobProgress.
+FROM_LADDER = "ladder"  # origin of trials of kernels that other rows of a ladder proposed
 PHASES = ("open", "idle", "check", "measure", "transfer", "search", "store", "race")
 _log = logging.getLogger("tilewright.job")
 
@@ -61,10 +62,11 @@ class ProgressTracker:
 
     @property
     def comparable(self) -> list[Trial]:
-        """The measured trials whose times compare: those measured by the method of the latest trial. A job
-        that another release began has times of two methods."""
+        """The measured trials whose times compare: those measured by the method of the latest trial that the
+        search proposed. A job that another release began has times of two methods."""
         measured = [trial for trial in self.trials if trial.timing is not None]
-        return [trial for trial in measured if timed(trial).method == timed(measured[-1]).method]
+        proposed = [trial for trial in measured if trial.origin != FROM_LADDER] or measured
+        return [trial for trial in measured if timed(trial).method == timed(proposed[-1]).method]
 
     @property
     def best(self) -> Trial | None:

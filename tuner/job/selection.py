@@ -66,7 +66,7 @@ class Stage:
 
 FINAL = Stage(RaceRules(32, 0, passes=1, dropping=True), fewest=16)
 HEAD_TO_HEAD = Stage(RaceRules(32, 1, passes=1), fewest=16)
-QUICK = Stage(RaceRules(16, 2, quick=True, bursts=True), fewest=16)
+QUICK = Stage(RaceRules(12, 2, quick=True, bursts=True), fewest=12)
 STAGES = (FINAL, HEAD_TO_HEAD, QUICK)
 
 

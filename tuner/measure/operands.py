@@ -38,9 +38,10 @@ def why_too_large(problem: GemmProblem, device: DeviceSpec) -> str | None:
     """The reason ``device`` has too little memory to tune the problem, or None.
 
     Beside the operands, the correctness check keeps three references in float64, and needs the operands in
-    float64, B twice, and some eight arrays of the size of a slice of D.
+    float64, B of batches twice, and some eight arrays of the size of a slice of D.
     """
-    d, operands = problem.m * problem.n, (problem.m + 2 * problem.n) * problem.k
+    d, copies = problem.m * problem.n, 1 if problem.batch == 1 else 2
+    operands = (problem.m + copies * problem.n) * problem.k
     of_slice = problem.batch * row_slices(problem)[0].stop * problem.n
     needed = 4 * problem.total_bytes + 8 * (problem.batch * (3 * d + operands) + 8 * of_slice)
     if needed > device.memory_bytes:

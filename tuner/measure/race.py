@@ -6,7 +6,7 @@ mean of a whole period of the swing (:mod:`tuner.measure.interleave`). If the ve
 the problem, it runs the same product in float16 instead, and the result says so. The device is loaded until
 its clock has settled before the first round, and again after others used it, and never idles in between, so
 the times are sustained ones. A race in bursts (:mod:`tuner.measure.timing`) takes a third of the time where
-power limits the device; its ratios differ from sustained ones by up to ``BURSTS_MISLEAD``.
+power limits the device; its ratios differ from sustained ones by a few percent (``BURSTS_TOO_HIGH``).
 
 The vendor library takes part with its algorithms that may be the fastest, which leave when they are left
 behind. The one that is the fastest in the end counts, so that a close choice favours the vendor library.
@@ -52,9 +52,10 @@ from tuner.measure.vendor import (
 )
 
 METHOD, METHOD_IN_BURSTS = "interleaved-v14, sustained", "interleaved-v14, burst"
-# 0.7 % too low to 4.3 % too high on an H100 (benchmarks/lab/2026-11-27-ladder-seconds.md), 2.3 % too low to
-# 0.5 % too high on an H200 (benchmarks/lab/2026-11-29-seconds-of-races.md).
-BURSTS_MISLEAD = 1.045
+# So many times too low and too high is the ratio of the winner of a job at most
+# (benchmarks/lab/2026-11-30-quick-ladders.md). That of a kernel that needs far less power than its rival may
+# be further off.
+BURSTS_TOO_LOW, BURSTS_TOO_HIGH = 1.045, 1.07
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ class RaceRules:
         every: whether to choose it before the race among all algorithms that the library has, with those that
             it does not propose.
         apart: whether to time each launch after an empty step as well.
-        bursts: whether to race in bursts where power may limit the device, instead of passes.
+        bursts: whether to race in bursts where power may limit the device, instead of passes, and elsewhere
+            without loading the device before the first round.
     """
 
     rounds: int
@@ -124,8 +126,9 @@ class RaceSamples:
         """
         rows = self.apart_us if apart else self.samples_us
         found = speed_ratio(rows[base], rows[candidate], self.periods)
-        off = BURSTS_MISLEAD if self.method.startswith(METHOD_IN_BURSTS) else 1.0
-        return dataclasses.replace(found, low=found.low / off, high=found.high * off)
+        if not self.method.startswith(METHOD_IN_BURSTS):
+            return found
+        return dataclasses.replace(found, low=found.low / BURSTS_TOO_HIGH, high=found.high * BURSTS_TOO_LOW)
 
 
 def race(device: Device, kernels: Sequence[Kernel], problem: GemmProblem, rules: RaceRules) -> RaceSamples:
@@ -181,6 +184,7 @@ class Race:
         self._clock_matters = not memory_bound(problem, device.spec)
         passes = rules.passes if self._clock_matters else 0
         self._power_matters = passes > 0
+        self._needs_load = not rules.bursts
         self._in_bursts = rules.bursts and power_may_limit(problem, device.spec)
         self._method = (METHOD_IN_BURSTS if self._in_bursts else METHOD) + QUICK_METHOD * rules.quick
         self.done = rules.rounds == 0
@@ -194,8 +198,8 @@ class Race:
 
     def warm_up(self) -> None:
         """Load the device until its clocks are steady: before the first round, and after others used it, at
-        the power limit as long as before. A race in bursts needs no load."""
-        if self._in_bursts:
+        the power limit as long as before."""
+        if not self._needs_load:
             return
         with self._interference.watched():
             settle(

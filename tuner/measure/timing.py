@@ -5,8 +5,9 @@ power limit takes hold, and the clock swings for some seconds. On an H100 the sa
 within 0.2 to 0.8 % and predict the sustained time up to 1.3 %, where samples after 50 ms of load scattered by
 4 % (benchmarks/lab/2026-11-25-bursts.md). So trials of problems that power may limit are timed in bursts,
 which compare well with each other and are faster than what the GPU sustains. Their intervals cover the
-scatter of samples from a few bursts. A launch longer than a burst is timed from rest into the limit. Samples
-taken after :func:`settle` are at sustained clocks.
+scatter of samples from a few bursts. Trials of quick jobs have fewer samples, and less rest before these
+shorter bursts (benchmarks/lab/2026-11-30-quick-ladders.md). A launch longer than a burst is timed from rest
+into the limit. Samples taken after :func:`settle` are at sustained clocks.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ WARM_UP_S = 0.002  # after a check; 20 ms give the same times (benchmarks/lab/20
 PROBES = 3
 PRUNE_RATIO = 1.15
 BURST_S, REST_S = 0.03, 0.06
-FEWEST_SAMPLES = 9
+FEWEST_SAMPLES, FEWEST_OF_QUICK = 9, 5  # in a job, in a quick one
 MOST_SAMPLES, MOST_OF_A_LEADER = 31, 124
 NARROW = 0.01
 _MOST_LAUNCHES = 2048
@@ -139,7 +140,7 @@ def measure(
     count = launches_per_sample(device, bound.launches)
     parts = of_samples(bound.launches, count)
     sample = sampler(device, parts)
-    rest_s = REST_S if power_may_limit(problem, device.spec) else 0.0
+    rest_s = REST_S * min(1.0, fewest / FEWEST_SAMPLES) if power_may_limit(problem, device.spec) else 0.0
     samples, pruned = take(sample, incumbent_us, fewest, rest_s)
     timed = timing(device, samples, METHOD + IN_BURSTS * bool(rest_s))
 
@@ -269,11 +270,8 @@ def timing_of(
 
 def _enough(samples: Sequence[float], incumbent_us: float | None) -> bool:
     """Whether more samples would change little, or would take too long."""
-    count = len(samples)
-    if count < FEWEST_SAMPLES:
-        return False
     interval = median_interval(samples)
     if interval.high - interval.low < NARROW * interval.value:
         return True
     may_lead = incumbent_us is not None and interval.low < incumbent_us
-    return count >= (MOST_OF_A_LEADER if may_lead else MOST_SAMPLES)
+    return len(samples) >= (MOST_OF_A_LEADER if may_lead else MOST_SAMPLES)

@@ -150,7 +150,12 @@ class ReplayBench:
         self._best = int(np.nanargmin(space.true_us))
 
     def trial(
-        self, artifact: Artifact, problem: GemmProblem, incumbent_us: float | None, timeout_s: float
+        self,
+        artifact: Artifact,
+        problem: GemmProblem,
+        incumbent_us: float | None,
+        timeout_s: float,
+        fewest_samples: int = timing.FEWEST_SAMPLES,
     ) -> TrialResult:
         """The result of a trial, drawn from the recorded samples."""
         del problem, timeout_s
@@ -158,7 +163,7 @@ class ReplayBench:
         entry = self._space.entries[row]
         if not entry.samples_us:
             return TrialResult(outcome=entry.outcome, message=entry.message, check_s=entry.check_s)
-        samples, pruned = timing.take(self._sampler(row, 0), incumbent_us)
+        samples, pruned = timing.take(self._sampler(row, 0), incumbent_us, fewest_samples)
         return TrialResult(
             outcome=Outcome.PRUNED if pruned else Outcome.OK,
             timing=timing_of(samples, METHOD),

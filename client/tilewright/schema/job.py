@@ -70,13 +70,15 @@ class SearchOptions:
     Attributes:
         families: kernel families to search; empty for all that support the problem.
         max_trials: measured trials (``ok`` and ``pruned``) to spend; of a ladder on its largest M, a
-            quarter of them on each other row, but at least the first configs of that row.
+            quarter of them on each other row, but at least the first configs of that row, of which a quick
+            job has 8.
         max_seconds: wall-clock bound, 0 for none; the final race comes on top.
         seed: random seed of the search.
         sampler: the sampler.
         min_gain_per_s: the search ends if it gains less, as a fraction of the best time per device second; 0
             for never (:func:`tuner.job.loop.why_gain_ends`).
-        level: how much the job spends; a quick one has 16 measured trials at most.
+        level: how much the job spends; a quick one has 16 measured trials at most, 8 on the largest M of a
+            ladder.
     """
 
     families: Annotated[tuple[FamilyName, ...], MaxLength(8)] = ()

@@ -21,6 +21,7 @@ from tilewright.schema.job import TuneRequest
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Trial, TrialResult
 from tuner.job import helpers
+from tuner.measure.timing import FEWEST_SAMPLES
 from tuner.store import jobs
 from tuner.store.database import Store
 from tuner.store.records import JobRecord
@@ -41,10 +42,15 @@ class TimedBench(LabBench):
         self.interfering: tuple[str, ...] = ()
 
     def trial(
-        self, artifact: Artifact, problem: GemmProblem, incumbent_us: float | None, timeout_s: float
+        self,
+        artifact: Artifact,
+        problem: GemmProblem,
+        incumbent_us: float | None,
+        timeout_s: float,
+        fewest_samples: int = FEWEST_SAMPLES,
     ) -> TrialResult:
         time.sleep(self.seconds())
-        return super().trial(artifact, problem, incumbent_us, timeout_s)
+        return super().trial(artifact, problem, incumbent_us, timeout_s, fewest_samples)
 
     def interference(self) -> tuple[str, ...]:
         return self.interfering

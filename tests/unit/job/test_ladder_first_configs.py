@@ -15,7 +15,7 @@ from sweeps import every
 from toy_family import DEVICE, PROBLEM, ToyFamily
 from tune_lab import Lab, config_of
 
-from kernels.registry import FAMILIES, families_for
+from kernels.registry import FAMILIES, families_for, hopeless
 from tilewright.errors import InvalidProblem
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
@@ -24,7 +24,7 @@ from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Trial
 from tuner.job.first_configs import COUNTS, Measured, first_configs, promising
 from tuner.job.ladder import tune_ladder
-from tuner.job.ladder_rows import ORIGIN
+from tuner.job.progress import FROM_LADDER
 from tuner.store.database import JobTaken
 
 ROWS = tuple(2**power for power in range(1, 14))
@@ -70,9 +70,10 @@ def test_every_row_finds_the_best_of_its_class(
     found = tune_ladder(request, "job-1", *surroundings)
     assert [int(str(best.config["tile"])) for best in found] == list(map(tile_for, ROWS))
     assert {best.timing.median_us < 130 for best in found} == {True}
-    own = Counter(trial.m for trial in lab.recorder.kept if trial.origin != ORIGIN)
+    own = Counter(trial.m for trial in lab.recorder.kept if trial.origin != FROM_LADDER)
     quarter = round(max_trials / 4)
     assert all(own[m] <= max(quarter, COUNTS[level].most) for m in ROWS[:-1])
+    assert own[ROWS[-1]] == min(max_trials, COUNTS[level].most if level is Level.QUICK else max_trials)
 
 
 def measured(m: int, behind: dict[str, float]) -> Measured:
@@ -107,11 +108,24 @@ def test_families_that_begin_to_compute_a_row_are_tried_there(level: Level) -> N
 
 
 def test_a_family_that_was_far_behind_is_tried_again_two_octaves_on() -> None:
-    row = measured(8192, {"wgmma_ws": 1.0, "mma_sync": 2.0})
+    row = measured(8192, {"wgmma_ws": 1.0, "wgmma": 2.0})
     other = measured(4096, {"wgmma_ws": 1.0})
-    assert "mma_sync" not in {config.family for config in firsts(4096, Level.FULL, [row])}
+    assert "wgmma" not in {config.family for config in firsts(4096, Level.FULL, [row])}
     found = Counter(config.family for config in firsts(2048, Level.FULL, [row, other]))
-    assert found["mma_sync"] == 1
+    assert found["wgmma"] == 1
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_a_hopeless_family_needs_a_row_where_it_was_not_far_behind(level: Level) -> None:
+    problem = dataclasses.replace(LARGE, m=1024)
+    assert hopeless(problem, HOPPER) == {"simt", "mma_sync", "wmma"}
+    ahead = {"wgmma_ws": 1.0}
+    for shown, tried in ({}, 0), ({"mma_sync": 2.0}, 0), ({"mma_sync": 1.3}, COUNTS[level].other):
+        rows = [measured(8192, ahead | shown), measured(4096, ahead), measured(2048, ahead)]
+        found = Counter(config.family for config in firsts(1024, level, rows))
+        assert found["mma_sync"] == tried
+    wanted = TuneRequest(problem, families=("mma_sync",), level=level)
+    assert first_configs(wanted, HOPPER, [measured(2048, ahead)]), "a family that was asked for is tried"
 
 
 def test_rows_of_one_class_share_what_was_measured() -> None:

@@ -19,12 +19,12 @@ from kernels.registry import FAMILIES
 from tilewright.errors import InvalidProblem
 from tilewright.http.arguments import with_rows
 from tilewright.schema.job import MOST_ROWS, Level, MRange, TuneRequest, ladder_of, parse_rows, work_of
-from tilewright.schema.trial import BestConfig, Outcome
+from tilewright.schema.trial import BestConfig, Outcome, Trial
 from tilewright.wire.requests import TuneBody
 from tuner.job import ladder as ladder_job
 from tuner.job import selection
 from tuner.job.ladder import COVERED, FOLLOWED, cover, tune_ladder, with_ladder
-from tuner.job.ladder_rows import ORIGIN
+from tuner.job.progress import FROM_LADDER
 from tuner.job.tune import NO_WINNER
 from tuner.workers.process import WorkerDied
 
@@ -73,7 +73,7 @@ def test_the_largest_row_has_the_trials_and_each_other_one_a_quarter() -> None:
     run(lab)
     kept = lab.recorder.kept
     assert [trial.number for trial in kept] == list(range(len(kept)))
-    own = [trial.m for trial in kept if trial.origin != ORIGIN]
+    own = [trial.m for trial in kept if trial.origin != FROM_LADDER]
     assert {m: own.count(m) for m in ROWS} == {256: 40, 128: 10, 64: 10, 32: 10, 16: 10}
     assert own == sorted(own, reverse=True)
 
@@ -81,7 +81,7 @@ def test_the_largest_row_has_the_trials_and_each_other_one_a_quarter() -> None:
 def test_a_row_starts_from_the_best_of_its_neighbour() -> None:
     lab = ladder_lab()
     run(lab)
-    of_row = {m: [one for one in lab.recorder.kept if one.m == m and one.origin != ORIGIN] for m in ROWS}
+    of_row = {m: [one for one in lab.recorder.kept if one.m == m and one.origin != FROM_LADDER] for m in ROWS}
     complete = [one for one in of_row[256] if one.outcome is Outcome.OK and one.timing]
     best = min(complete, key=lambda one: one.timing.median_us if one.timing else 0.0)
     assert of_row[128][0].config == best.config
@@ -98,7 +98,7 @@ def test_winners_of_both_rows_beside_a_gap_were_measured_on_both() -> None:
 def test_a_kernel_is_not_compiled_again_for_the_next_row() -> None:
     lab = ladder_lab()
     run(lab)
-    followed = [trial for trial in lab.recorder.kept if trial.origin == ORIGIN]
+    followed = [trial for trial in lab.recorder.kept if trial.origin == FROM_LADDER]
     assert followed
     assert len(lab.builder.submitted) == len(lab.recorder.kept) - len(followed)
 
@@ -214,18 +214,36 @@ def test_a_row_that_no_family_computes_has_no_winner() -> None:
 def test_the_seconds_of_a_search_are_shared_by_the_rows() -> None:
     lab = ladder_lab()
     run(lab, max_trials=600, max_seconds=1e-9)
-    own = [trial.m for trial in lab.recorder.kept if trial.origin != ORIGIN]
+    own = [trial.m for trial in lab.recorder.kept if trial.origin != FROM_LADDER]
     assert {m: own.count(m) for m in ROWS} == dict.fromkeys(ROWS, 1)
 
 
 def test_a_kernel_is_followed_until_it_is_far_behind() -> None:
     lab = ladder_lab()
     run(lab)
-    followed = [trial for trial in lab.recorder.kept if trial.origin == ORIGIN]
+    followed = [trial for trial in lab.recorder.kept if trial.origin == FROM_LADDER]
     # Small tiles end between 32 and 64: none of either kind is measured on the far row of the other.
     assert followed
     assert {trial.m for trial in followed if trial.outcome is Outcome.PRUNED} <= {32, 64}
     assert FOLLOWED < 2.0
+
+
+def test_a_ladder_that_a_release_with_another_method_searched_keeps_its_winners() -> None:
+    """A kernel of another row, measured by today's method, is no reason to forget those of the row."""
+    whole = ladder_lab()
+    best = run(whole)
+
+    def by_another(one: Trial) -> Trial:
+        return dataclasses.replace(
+            one, timing=one.timing and dataclasses.replace(one.timing, method="another")
+        )
+
+    kept = [by_another(trial) for trial in whole.recorder.kept if trial.origin != FROM_LADDER]
+    resumed = ladder_lab(kept)
+    found = run(resumed)
+    assert len(resumed.recorder.kept) > len(kept), "a kernel was measured on another row"
+    assert [one.artifact for one in found] == [one.artifact for one in best]
+    assert resumed.recorder.errors == {}
 
 
 def test_kernels_are_measured_row_by_row_since_a_device_keeps_the_operands_of_one() -> None:
@@ -330,7 +348,7 @@ def test_a_job_that_ran_out_of_time_does_not_search_its_rows_again() -> None:
     assert resumed.bench.tried == []
     resumed = ladder_lab(kept)  # killed before any race: the last row alone is searched on
     run(resumed, max_trials=600)
-    added = [trial.m for trial in resumed.recorder.kept[len(kept) :] if trial.origin != ORIGIN]
+    added = [trial.m for trial in resumed.recorder.kept[len(kept) :] if trial.origin != FROM_LADDER]
     assert set(added) <= {min(ROWS)}
 
 
@@ -351,11 +369,11 @@ def test_kernels_of_other_rows_are_measured_within_the_budget() -> None:
     lab.bench.cost = lambda _text: 100.0
     lab.bench.on_row = lambda text, m: 1.0 + zlib.crc32(f"{text} {m}".encode()) % 1000 / 10_500
     run(lab, rows, max_trials=20)
-    followed = Counter(trial.m for trial in lab.recorder.kept if trial.origin == ORIGIN)
+    followed = Counter(trial.m for trial in lab.recorder.kept if trial.origin == FROM_LADDER)
     assert 1 <= max(followed[m] for m in rows[:-1]) <= 5  # a quarter of the trials at most
     late = ladder_lab()
     run(late, max_trials=600, max_seconds=1e-9)
-    assert not [trial for trial in late.recorder.kept if trial.origin == ORIGIN]
+    assert not [trial for trial in late.recorder.kept if trial.origin == FROM_LADDER]
 
 
 def test_a_ladder_counts_as_the_jobs_that_have_as_many_trials() -> None:
@@ -373,11 +391,11 @@ def test_each_m_counts_once_and_a_long_range_is_refused_at_once() -> None:
 def test_a_row_that_loses_to_the_vendor_has_as_many_trials_again_and_another_race() -> None:
     lab = ladder_lab()
     run(lab)
-    plain = [trial.m for trial in lab.recorder.kept if trial.origin != ORIGIN]
+    plain = [trial.m for trial in lab.recorder.kept if trial.origin != FROM_LADDER]
     losing = ladder_lab()
     losing.bench.vendor_us = 90.0
     run(losing)
-    own = [trial.m for trial in losing.recorder.kept if trial.origin != ORIGIN]
+    own = [trial.m for trial in losing.recorder.kept if trial.origin != FROM_LADDER]
     assert {m: own.count(m) for m in ROWS} == {m: 2 * plain.count(m) for m in ROWS}
     assert len(losing.bench.races) > len(lab.bench.races)
     assert losing.recorder.progress[-1].compile_s == 2 * lab.recorder.progress[-1].compile_s

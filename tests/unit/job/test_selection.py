@@ -26,8 +26,16 @@ from tuner.job.selection import (
     interference,
     shortlist,
 )
-from tuner.measure.race import BURSTS_MISLEAD, METHOD, METHOD_IN_BURSTS, RaceRules, RaceSamples
+from tuner.measure.race import (
+    BURSTS_TOO_HIGH,
+    BURSTS_TOO_LOW,
+    METHOD,
+    METHOD_IN_BURSTS,
+    RaceRules,
+    RaceSamples,
+)
 from tuner.measure.stats import PERIODS_MISLEAD
+from tuner.measure.timing import FEWEST_OF_QUICK, FEWEST_SAMPLES
 from tuner.workers.process import WorkerDied
 
 CONFIGS = [
@@ -197,13 +205,18 @@ def test_a_quick_job_races_its_fastest_trial_alone() -> None:
     assert len(lab.recorder.kept) == QUICK_TRIALS
     assert lab.bench.races == [(str(shortlist(lab.recorder.kept)[0].config),)]
     assert lab.bench.race_vendors == [True]
+    full = Lab()
+    full.tune(max_trials=3)
+    assert (lab.bench.fewest, full.bench.fewest) == ({FEWEST_OF_QUICK}, {FEWEST_SAMPLES})
     few = Lab()
     assert few.tune(max_trials=3, level=Level.QUICK) is not None
     assert len(few.recorder.kept) == 3
 
 
-@pytest.mark.parametrize(("method", "off"), [(METHOD_IN_BURSTS, BURSTS_MISLEAD), (METHOD, 1.0)])
-def test_the_interval_of_a_race_in_bursts_is_wider(method, off, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("method", "down", "up"), [(METHOD_IN_BURSTS, BURSTS_TOO_HIGH, BURSTS_TOO_LOW), (METHOD, 1.0, 1.0)]
+)
+def test_the_interval_of_a_race_in_bursts_is_wider(method, down, up, monkeypatch) -> None:
     lab = Lab()
     raced = lab.bench.race
     monkeypatch.setattr(
@@ -213,7 +226,7 @@ def test_the_interval_of_a_race_in_bursts_is_wider(method, off, monkeypatch) -> 
     assert best
     assert plain
     assert best.provenance.quick
-    assert (best.speedup_low, best.speedup_high) == (plain.speedup_low / off, plain.speedup_high * off)
+    assert (best.speedup_low, best.speedup_high) == (plain.speedup_low / down, plain.speedup_high * up)
 
 
 def test_means_of_whole_periods_give_the_figures_of_a_winner(monkeypatch) -> None:

@@ -142,7 +142,8 @@ def test_how_many_samples_a_candidate_deserves() -> None:
         return 10.0
 
     assert timing_.take(steady, None) == ([10.0] * timing_.FEWEST_SAMPLES, False)
-    assert timing_.take(steady, None, 20) == ([10.0] * 20, False)
+    for fewest in (timing_.FEWEST_OF_QUICK, 20):
+        assert timing_.take(steady, None, fewest) == ([10.0] * fewest, False)
     assert timing_.take(steady, 10.0 / timing_.PRUNE_RATIO - 0.01, 20) == ([10.0] * timing_.PROBES, True)
     disturbed = iter([40.0, 15.0, *[10.0] * timing_.MOST_SAMPLES])  # its median of probes is slow, it is not
     assert not timing_.take(lambda _: next(disturbed), 10.0)[1]
@@ -182,8 +183,16 @@ def test_bursts_are_short_and_begin_after_a_rest(monkeypatch) -> None:
     assert len(rests) == 1, "without a power limit there is no rest"
 
 
-@pytest.mark.parametrize(("power_watts", "rests"), [(0, 0), (700, 1)])
-def test_devices_with_a_power_limit_rest_before_a_burst(monkeypatch, power_watts, rests) -> None:
+@pytest.mark.parametrize(
+    ("power_watts", "fewest", "rests"),
+    [
+        (0, timing_.FEWEST_SAMPLES, []),
+        (700, timing_.FEWEST_SAMPLES, [timing_.REST_S]),
+        (700, 2 * timing_.FEWEST_SAMPLES, [timing_.REST_S]),
+        (700, timing_.FEWEST_OF_QUICK, [pytest.approx(0.0333, abs=1e-4)]),
+    ],
+)
+def test_devices_with_a_power_limit_rest_before_a_burst(monkeypatch, power_watts, fewest, rests) -> None:
     slept: list[float] = []
     monkeypatch.setattr(timing_.time, "sleep", slept.append)
     device = types.SimpleNamespace(
@@ -196,9 +205,9 @@ def test_devices_with_a_power_limit_rest_before_a_burst(monkeypatch, power_watts
     monkeypatch.setattr(timing_, "sampler", lambda *_: lambda number: float(100 + number))
     monkeypatch.setattr(timing_, "check_replays", lambda *_: None)
     kernel = types.SimpleNamespace(artifact=toy_artifact(TOY.make(16, 1)))
-    found = timing_.measure(device, kernel, PROBLEM, None)
+    found = timing_.measure(device, kernel, PROBLEM, None, fewest)
     assert found.timing.samples_us[0] == 100.0
-    assert slept == [timing_.REST_S] * rests
+    assert slept == rests
 
 
 def test_compilations_that_failed_fail_again() -> None:
