@@ -85,6 +85,7 @@ class DeviceRecorder(JobRecorder):
 
 LOOK_S = 2.0  # from one look for jobs whose server died to the next, at most
 _POLL_S = 0.5
+_IDLE_LOOK_S = 5.0  # from one look for work that nobody asked for to the next
 _TAKE_OVER_S = 1.0
 _ASIDE_S = 2.0  # from one look at a device that is set aside to the next
 _CLOSED_S = 5.0  # within which a thread ends whose device is closed
@@ -135,6 +136,7 @@ class DeviceQueue:
         self._helper = Helper(*given) if settings.help_jobs else None
         self._rehearsals = [] if self.bench.spec.kind == "host" else list(REHEARSED)
         self._canary = Canary(store, self.bench, metrics, settings)
+        self._next_idle_look = 0.0
         self._looked = False  # since this queue has the lock: the service that had it may have been killed
         self._current: _Current | None = None
         self._trouble: tuple[Trouble | None, str] = None, ""
@@ -297,8 +299,14 @@ class DeviceQueue:
         return True
 
     def _queue_idle_work(self) -> bool:
+        # NOTE: a look takes 5 ms, for which lookups wait.
+        if not self._settings.retune_stale or time.monotonic() < self._next_idle_look:
+            return False
         given = (self._store, self.bench, self._settings)
-        return self._settings.retune_stale and (queue_stalest(*given) or queue_imported(*given))
+        queued = queue_stalest(*given) or queue_imported(*given)
+        if not queued:
+            self._next_idle_look = time.monotonic() + _IDLE_LOOK_S
+        return queued
 
     def _rehearse(self) -> bool:
         """Have an idle GPU get ready for the first trial of the next type; False if there is none left."""

@@ -33,6 +33,7 @@ def tuning(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tune], None]:
     """Replaces what a queue does with a job; an idle one looks for work ten times a second."""
     monkeypatch.setattr(device_queue, "Bench", FakeBench)
     monkeypatch.setattr(device_queue, "_POLL_S", 0.1)
+    monkeypatch.setattr(device_queue, "_IDLE_LOOK_S", 0.1)
     monkeypatch.setattr(engine, "list_devices", lambda: ["one", "two", "host"])
 
     def use(work: Tune) -> None:
@@ -236,7 +237,7 @@ def test_idle_devices_wait_while_another_tunes_what_is_stale(
 ) -> None:
     go_on = threading.Event()
     tuning(lambda _cancelled, _bench: go_on.wait(20) and None)
-    monkeypatch.setattr(device_queue, "_POLL_S", 0.5)
+    monkeypatch.setattr(device_queue, "_IDLE_LOOK_S", 0.5)
     with store.begin() as session:  # the very job that a retune would be, and older than the note
         jobs.submit(session, TuneRequest(samples.problem(1), max_trials=100), samples.HOST)
     running.start()
@@ -247,7 +248,7 @@ def test_idle_devices_wait_while_another_tunes_what_is_stale(
     monkeypatch.setattr(device_queue, "queue_stalest", lambda *given: looks.append(look(*given)) or looks[-1])
     time.sleep(1.2)
     go_on.set()
-    assert len(looks) < 6, "a queue looks every half second"
+    assert 1 <= len(looks) < 6, "each of the two queues looks every half second"
     assert not any(looks)
 
 
