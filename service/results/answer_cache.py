@@ -13,7 +13,9 @@ from tilewright.wire import BestConfigView
 from tuner.store.records import StoredBest
 
 _MOST_BYTES = 16 * 2**20
-_BESIDE = 1024  # bytes of an entry besides its query and content, about
+# Bytes of an entry besides its query and content, about: two thirds of them are those of the entry of a set,
+# which nothing else keeps once its winner was replaced.
+_BESIDE = 3 * 1024
 _LONGEST_QUERY = 512  # bytes; one of all members with the longest values has half as many
 
 

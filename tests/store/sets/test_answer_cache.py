@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import sys
 from collections.abc import Iterator
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -16,11 +18,12 @@ from sqlalchemy import event
 from store_samples import HOST, HOST_CLASS, artifact, best, problem, request
 
 from service.http.deps import Service
+from service.http.routes import best as best_routes
 from service.results import answer_cache, snapshots
 from service.server.app import create_app
 from service.settings import Settings
 from tilewright import trust
-from tilewright.schema.config_set import RegretBand
+from tilewright.schema.config_set import RegretBand, SetEntry
 from tilewright.schema.problem import GemmProblem
 from tuner.job import neighbours
 from tuner.store import best as winners
@@ -185,6 +188,40 @@ def test_what_is_worth_another_thing_today_is_answered_anew(
     assert http.get(PATH, params=OF_64).json()["staleness"] == "driver-changed"
 
 
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, 200),
+        ({"m": 100, "match": "nearest", "deterministic": "true"}, 404),
+        ({"layout": "zz"}, 422),
+        ({"dtype": "int8", "activation": "gelu"}, 422),
+        ({"unknown": 1}, 422),
+        ({"m": ["65", "64"]}, 200),
+    ],
+)
+def test_an_answer_is_the_same_however_its_query_is_read(
+    app: FastAPI, http: TestClient, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], status: int
+) -> None:
+    """The route reads a plain query for one problem itself, and leaves any other to FastAPI."""
+    read, plain = list[bool](), best_routes._read
+
+    def noted(text: bytes) -> Any:
+        read.append((found := plain(text)) is not None)
+        return found
+
+    def told() -> tuple[Any, ...]:
+        app.state.service.answer_cache._kept.clear()
+        found = http.get(PATH, params=OF_64 | changes)
+        return found.status_code, found.headers.get("etag"), found.json() | {"request_id": ""}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(best_routes, "_read", noted)
+        mine = told()
+    monkeypatch.setattr(best_routes, "_read", lambda _: None)
+    assert (mine, mine[0]) == (told(), status)
+    assert read == [status != 422 and changes.get("m") != ["65", "64"]]
+
+
 CURRENT = "/config-sets/current"
 
 
@@ -255,6 +292,30 @@ def test_kept_answers_and_sets_do_not_keep_the_winners(app: FastAPI, http: TestC
     assert http.get("/config-sets/current", params={"device_class": HOST_CLASS}).status_code == 200
     gc.collect()
     assert [one for one in gc.get_objects() if isinstance(one, StoredBest)] == []
+
+
+def test_an_answer_counts_as_much_as_it_takes(http: TestClient, app: FastAPI, other: Store) -> None:
+    """With what was served for its problem then: that is kept for as long as nobody asks again."""
+    speedup(http)
+    put(other, 64, speedup=1.5)
+    speedup(http, m=65)
+    service: Service = app.state.service
+    (query, one), (_, last) = service.answer_cache._kept.items()
+    used = {id(each) for each in reached(service.served._winners, last)}
+    alone = [each for each in reached(query, one) if id(each) not in used]
+    assert any(isinstance(each, SetEntry) for each in alone)
+    assert sum(map(sys.getsizeof, alone)) < answer_cache._size(query, one.answer)
+
+
+def reached(*roots: object) -> list[object]:
+    """Data and what it refers to, but for modules, classes and functions."""
+    found, left = dict[int, object](), list[object](roots)
+    while left:
+        one = left.pop()
+        if id(one) not in found and not isinstance(one, type | ModuleType | FunctionType):
+            found[id(one)] = one
+            left += gc.get_referents(one)
+    return list(found.values())
 
 
 def test_both_ways_are_counted(http: TestClient) -> None:
