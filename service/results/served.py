@@ -22,6 +22,8 @@ from tuner.store.database import Store
 from tuner.store.engines.sqlite_engine import Changes
 
 _MOST_LOADED = 8
+_NOTED_AT_ONCE = 100  # stale results
+_NOTE_AFTER_S = 0.2  # each time
 _ORDER = ("exact", "ladder", "nearest", "vendor")
 _Classes = Mapping[str, tuple[str, sets.ServedSetRecord]]  # by name, with their architecture
 _NOTHING = LookupResult("vendor", "no tuned kernel", miss=True)
@@ -64,6 +66,7 @@ class ServedSets:
         self._lock = threading.Lock()
         self._looking = ThreadPoolExecutor(1, "tilewright-sets")
         self._noting = ThreadPoolExecutor(1, "tilewright-stale")
+        self._closed = threading.Event()
         self._loading = threading.Lock()
         self._cached = functools.lru_cache(_MOST_LOADED)(self._load)
         self._catalogs = functools.lru_cache(_MOST_LOADED)(self._catalog_of)
@@ -169,6 +172,7 @@ class ServedSets:
 
     def close(self) -> None:
         """Let go of the database."""
+        self._closed.set()
         self._looking.shutdown(cancel_futures=True)
         self._noting.shutdown(cancel_futures=True)
         self._changes.close()
@@ -220,10 +224,15 @@ class ServedSets:
         return LoadedSet(exchange.current_set(ConfigSet.from_bytes(content, digest)), packed)
 
     def _note(self, stale: list[StaleResult]) -> None:
-        try:
-            self._stale.served(stale)
-        except Exception:  # NOTE: they are noted when they are served again
-            log.exception("%d stale results of a new config set were not noted", len(stale))
+        """Note stale results of a new set, some at a time: its callers, and lookups, come first."""
+        for start in range(0, len(stale), _NOTED_AT_ONCE):
+            if self._closed.wait(_NOTE_AFTER_S):
+                return
+            some = stale[start : start + _NOTED_AT_ONCE]
+            try:
+                self._stale.served(some)
+            except Exception:  # NOTE: they are noted when they are served again
+                log.exception("%d stale results of a new config set were not noted", len(some))
 
 
 def unknown_set(digest: str) -> Refusal:

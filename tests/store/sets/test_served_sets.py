@@ -36,8 +36,9 @@ from store_samples import (
     problem,
 )
 
+from service.engine.retune import StaleResults
 from service.http.deps import Service
-from service.results import snapshots
+from service.results import served, snapshots
 from service.results.quality import ResultQuality
 from service.results.served import ServedSets
 from service.results.snapshots import ClassWinners, LoadedSet
@@ -344,6 +345,29 @@ def test_an_unchanged_set_costs_no_transaction(
     assert begun == []
     service.served.close()
     service.store.close()
+
+
+def test_stale_results_of_a_set_are_noted_later_and_some_at_a_time(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, that held up those who waited for the set, and lookups."""
+    seen = list[object]()
+    monkeypatch.setattr(served, "_NOTED_AT_ONCE", 2)
+    monkeypatch.setattr(service.served._closed, "wait", lambda _: seen.append("a pause"))
+    monkeypatch.setattr(StaleResults, "served", lambda _, stale: seen.append(len(stale)))
+    service.served.current(HOST_CLASS)
+    service.served._noting.shutdown()
+    assert seen == ["a pause", 2, "a pause", 1]
+
+
+def test_a_service_that_stops_does_not_wait_for_what_is_noted_later(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "_NOTE_AFTER_S", 60.0)
+    service.served.current(HOST_CLASS)
+    started = time.monotonic()
+    service.served.close()
+    assert time.monotonic() - started < 30.0
 
 
 CHANGES = st.one_of(
