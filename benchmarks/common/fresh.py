@@ -147,17 +147,20 @@ class FreshTuner:
     def rehearse(self, dtype: DType) -> None:
         """Get a GPU ready for the first trial of a type, as an idle service does until its first job.
 
+        Other failures than a missing library are left to the jobs, which report them.
+
         Raises:
-            DeviceUnavailable: a library is missing. Whatever else fails will fail in the jobs as well.
+            DeviceUnavailable: a library is missing.
         """
-        if self.bench.spec.kind != "host":
-            try:
-                self.bench.rehearse(dtype)
-            except DeviceUnavailable:
-                raise
-            except FAILURES:
-                return
+        if self.bench.spec.kind == "host":
+            return
+        try:
+            self.bench.rehearse(dtype)
             self._rehearsed = True
+        except DeviceUnavailable:
+            raise
+        except FAILURES:
+            pass
 
     def forget(self) -> None:
         """Go on with an empty database; what is compiled stays."""

@@ -7,7 +7,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from sqlalchemy.orm import Session
 
@@ -22,7 +22,7 @@ from tuner.job.loop import Loop
 from tuner.job.progress import ProgressTracker
 from tuner.job.selection import select_winner
 from tuner.measure.race import RaceRules, RaceSamples
-from tuner.measure.timing import FEWEST_SAMPLES, SAMPLE_US
+from tuner.measure.timing import SAMPLE_US
 from tuner.replay.device import RecordedFamily, ReplayBench, ReplayBuilder
 from tuner.replay.space import RecordedSpace
 from tuner.search.search import open_search
@@ -132,16 +132,9 @@ class ClockedBench(ReplayBench):
         self._fleet, self._job = fleet, job
         self._renewed = fleet.clock.now
 
-    def trial(
-        self,
-        artifact: Artifact,
-        problem: GemmProblem,
-        incumbent_us: float | None,
-        timeout_s: float,
-        fewest_samples: int = FEWEST_SAMPLES,
-    ) -> TrialResult:
+    def trial(self, *given: Any, **named: Any) -> TrialResult:
         """The recorded result, after its recorded seconds."""
-        result = super().trial(artifact, problem, incumbent_us, timeout_s, fewest_samples)
+        result = super().trial(*given, **named)
         self._work(result.check_s + result.measure_s)
         return result
 

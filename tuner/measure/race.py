@@ -5,8 +5,9 @@ temperatures affect all alike; ratios are formed within rounds. At the device's 
 mean of a whole period of the swing (:mod:`tuner.measure.interleave`). If the vendor library does not compute
 the problem, it runs the same product in float16 instead, and the result says so. The device is loaded until
 its clock has settled before the first round, and again after others used it, and never idles in between, so
-the times are sustained ones. A race in bursts (:mod:`tuner.measure.timing`) takes a third of the time where
-power limits the device; its ratios differ from sustained ones by a few percent (``BURSTS_TOO_HIGH``).
+the times are sustained ones. A race in bursts (:mod:`tuner.measure.timing`) needs no load, and takes a third
+of the time where power limits the device; its ratios differ from sustained ones by up to
+``BURSTS_TOO_HIGH``.
 
 The vendor library takes part with its algorithms that may be the fastest, which leave when they are left
 behind. The one that is the fastest in the end counts, so that a close choice favours the vendor library.
@@ -185,13 +186,13 @@ class Race:
         passes = rules.passes if self._clock_matters else 0
         self._power_matters = passes > 0
         self._needs_load = not rules.bursts
-        self._in_bursts = rules.bursts and power_may_limit(problem, device.spec)
-        self._method = (METHOD_IN_BURSTS if self._in_bursts else METHOD) + QUICK_METHOD * rules.quick
+        bursts = rules.bursts and power_may_limit(problem, device.spec)
+        self._method = (METHOD_IN_BURSTS if bursts else METHOD) + QUICK_METHOD * rules.quick
         self.done = rules.rounds == 0
         # NOTE: with the seed alone the vendor library would come first in every other job's head-to-head.
         order = random.Random(f"{rules.seed} {problem}")
         common = device, self._samplers, rules.rounds, order, self._taken
-        if self._in_bursts:
+        if bursts:
             self._rounds = in_bursts(*common)
         else:
             self._rounds = each_round(*common, passes, groups=competing, ends_early=rules.dropping, ways=ways)

@@ -16,12 +16,10 @@ from kernels.registry import FAMILIES
 from service.engine import device_queue, engine
 from service.engine.engine import LocalEngine
 from service.settings import Settings
-from tilewright.artifact import Artifact
 from tilewright.schema.job import TuneRequest
-from tilewright.schema.problem import DType, GemmProblem
+from tilewright.schema.problem import DType
 from tilewright.schema.trial import Trial, TrialResult
 from tuner.job import helpers
-from tuner.measure.timing import FEWEST_SAMPLES
 from tuner.store import jobs
 from tuner.store.database import Store
 from tuner.store.records import JobRecord
@@ -41,16 +39,9 @@ class TimedBench(LabBench):
         self.restart_reasons: dict[str, int] = {}
         self.interfering: tuple[str, ...] = ()
 
-    def trial(
-        self,
-        artifact: Artifact,
-        problem: GemmProblem,
-        incumbent_us: float | None,
-        timeout_s: float,
-        fewest_samples: int = FEWEST_SAMPLES,
-    ) -> TrialResult:
+    def trial(self, *given: Any, **named: Any) -> TrialResult:
         time.sleep(self.seconds())
-        return super().trial(artifact, problem, incumbent_us, timeout_s, fewest_samples)
+        return super().trial(*given, **named)
 
     def interference(self) -> tuple[str, ...]:
         return self.interfering
