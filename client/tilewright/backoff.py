@@ -1,4 +1,4 @@
-"""``Backoff``: growing pauses between attempts after failures."""
+"""``Backoff``: growing pauses between attempts after failures, and the jitter of every pause."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import time
 FIRST_S = 0.5
 LONGEST_S = 60.0
 OPENS_AFTER = 5
+
+_RANDOM = random.SystemRandom()  # not the application's generator, and forked processes draw apart
+
+
+def jitter(low: float, high: float) -> float:
+    """Draw a number between the two, and leave the application's seeded ``random`` as it is."""
+    return _RANDOM.uniform(low, high)
 
 
 class Backoff:
@@ -37,6 +44,6 @@ class Backoff:
         failed at the same time do not retry at the same time.
         """
         self.failures += 1
-        pause = min(LONGEST_S, FIRST_S * 2.0 ** min(self.failures - 1, 20)) * random.uniform(0.5, 1.0)
+        pause = min(LONGEST_S, FIRST_S * 2.0 ** min(self.failures - 1, 20)) * jitter(0.5, 1.0)
         self._retry_at = time.monotonic() + pause
         return pause

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import random
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from tilewright import forks
 from tilewright.artifact import Artifact
 from tilewright.artifact.cache import ArtifactStore, DiskCache
-from tilewright.backoff import Backoff
+from tilewright.backoff import Backoff, jitter
 from tilewright.config_sets.lookup import Catalog
 from tilewright.config_sets.options import StartOptions
 from tilewright.errors import ArtifactError, ServiceError, TilewrightError, TrustError
@@ -94,7 +93,7 @@ class ConfigSetRefresher:
         seconds."""
         self._load()
         if not self._options.offline:
-            self._ensure_thread(0.0 if self.catalog is None else random.uniform(0.05, 0.5))
+            self._ensure_thread(0.0 if self.catalog is None else jitter(0.05, 0.5))
             with self._condition:
                 limit = min(self._options.start_timeout, most_s)
                 self._condition.wait_for(lambda: self.catalog or self.rounds or self._closed, limit)
@@ -193,7 +192,7 @@ class ConfigSetRefresher:
         return pause
 
     def _pause(self) -> float:
-        return self._options.refresh_s * random.uniform(0.9, 1.1)
+        return self._options.refresh_s * jitter(0.9, 1.1)
 
     def _why_not(self) -> str:
         """Look at the service and return why that failed; empty if it did not."""

@@ -8,6 +8,7 @@ import gc
 import json
 import math
 import pickle
+import random
 import subprocess
 import sys
 import threading
@@ -351,8 +352,9 @@ def test_an_error_that_nobody_foresaw_costs_one_look(
 
 
 def test_pauses_grow_with_jitter_and_the_circuit_opens() -> None:
-    backoff = Backoff()
+    backoff, of_application = Backoff(), random.getstate()
     pauses = [backoff.failed() for _ in range(12)]
+    assert random.getstate() == of_application
     for number, pause in enumerate(pauses):
         longest = min(LONGEST_S, 0.5 * 2**number)
         assert longest / 2 <= pause <= longest
