@@ -16,10 +16,8 @@ from kernels.wgmma_ws.config import L2_HINTS, TMA_STORES, Knobs
 from kernels.wgmma_ws.heuristics import (
     CostModel,
     following_hint,
-    is_short,
     rated_candidates,
-    with_derived_knobs,
-    with_twins,
+    with_depth,
 )
 from kernels.wgmma_ws.layout import (
     grid,
@@ -135,8 +133,6 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         None is more than 25 % slower than the fastest of them.
         """
         timed = sorted(rated_candidates(problem, device), key=itemgetter(0))
-        if is_short(problem):
-            timed = list(with_twins(timed))
         chosen: list[Config] = []
         of_schedule: Counter[str] = Counter()
         spreads: dict[tuple[str, int, int, int], dict[tuple[int, ...], set[str]]] = defaultdict(dict)
@@ -149,13 +145,11 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
             tried = k.reduction in known[spread] if spread in known else len(known) >= ways
             if expected > limit or of_schedule[k.schedule] >= of_one or tried:
                 continue
-            whole = with_derived_knobs(k, problem, device)
+            whole = with_depth(k, problem, device)
             if self._worth_a_trial(whole, problem, device):
                 of_schedule[k.schedule] += 1
                 known.setdefault(spread, set()).add(k.reduction)
                 chosen.append(self.config(whole))
-                if len(chosen) == 1:
-                    chosen += self._streamed(whole, problem, device)
                 limit = min(limit, WITHIN * expected)
         return chosen
 
@@ -168,14 +162,6 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         followers = following_hint(hint, problem, device, valid)
         worth = [k for k in followers if self._worth_a_trial(k, problem, device)]
         return [self.config(k) for k in worth or followers]
-
-    def _streamed(self, k: Knobs, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
-        """The config with A and B evicted first from the L2, if that is worth a trial: up to 4 % faster in
-        launches of a single wave, for a reason that is not known
-        (benchmarks/lab/2026-11-29-short-launches.md)."""
-        streamed = dataclasses.replace(k, l2_hints="stream_ab")
-        is_new = k.l2_hints == "normal" and self._worth_a_trial(streamed, problem, device)
-        return [self.config(streamed)] if is_new else []
 
     def _worth_a_trial(self, k: Knobs, problem: GemmProblem, device: DeviceSpec) -> bool:
         config = self.config(k)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kernels.base.knobs import knobs_of
@@ -24,6 +24,7 @@ from kernels.wgmma_ws.layout import (
     single_wave,
 )
 from kernels.wgmma_ws.search_rules import (
+    fewer_stages,
     l2_keeps,
     partitions_pay,
     useful_stages,
@@ -51,6 +52,9 @@ _DRAM_REACHED = 1.09  # of the bandwidth for each clock at the highest one; main
 # cluster, and of one of two CTAs without clusters that follow each other
 # (benchmarks/lab/2026-11-26-single-wave.md).
 _FROM_DRAM, _SHARED = 2.0, 0.7
+# Cost of a row that lies outside A or B relative to one inside, and fixed cost of clusters of two CTAs that
+# share loads (benchmarks/lab/2026-11-30-bytes-in-flight.md).
+_OUTSIDE, _PAIR_CYCLES = 3.5, 2000
 _TURNAROUND_CYCLES = 1500  # prologue and epilogue of a tile, without overlap
 _STORE_CYCLES = 20  # store of one accumulator register, without overlap
 # Fraction of turnaround and store that ping-pong overlaps, of the store with epilogue=overlapped.
@@ -69,19 +73,12 @@ _REDUCE_CYCLES, _LATE_REDUCE_CYCLES = 2000, 1500
 _SCATTER_CYCLES, _SCATTER_BYTES, _STAGGERED_BYTES = 3000, 30, 50
 
 
-def is_short(problem: GemmProblem) -> bool:
-    """Whether launches are so short that power does not limit the clock: up to 2^34 FLOPs, some 20 us.
-
-    The constants of products of few rows or columns, which wait for memory, were fitted with power.
-    """
-    return problem.flops <= _LONG_FLOPS and min(problem.m, problem.n) > _FEW
-
-
 class CostModel:
     """Estimated clocks of configs of one problem on a device, for ranking only."""
 
     def __init__(self, problem: GemmProblem, device: DeviceSpec) -> None:
-        self._problem, self._device, self._is_short = problem, device, is_short(problem)
+        self._problem, self._device = problem, device
+        self._is_short = problem.flops <= _LONG_FLOPS and min(problem.m, problem.n) > _FEW
         self._crossing = 2 if row_alignment(problem) < 128 else 1  # cache lines that a row of a tile crosses
         operands = (problem.m + problem.n) * problem.k * problem.dtype.size * problem.batch
         self._streamed = operands / dram_bytes(device)
@@ -103,6 +100,7 @@ class CostModel:
         store = _STORE_CYCLES * accumulator_registers(k, problem)
         turnaround = _TURNAROUND_CYCLES + store + (1000 if k.cluster_k > 1 else 0)
         start = _LAUNCH_CYCLES + (200 if k.split_k == 1 else 100) * (k.cluster - 1)
+        start += _PAIR_CYCLES if k.cluster == 2 > k.cluster_k else 0
         if k.consumers > 1 and not (self._is_short and k.schedule == "pingpong"):
             start += _SEVERAL_CONSUMERS_CYCLES
         hidden = 0.0
@@ -121,20 +119,21 @@ class CostModel:
         return main + _reduction_cycles(k, problem, device) + start
 
     def _loaded(self, k: Knobs) -> float:
-        """Rows of A and B that a CTA requests from the L2 for each k.
+        """Rows of A and B that a CTA requests from the L2 for each k, on average.
 
-        In a single wave all of the larger operand comes from DRAM at once, so its requests are slower. CTAs
-        that follow each other in the raster order share them, unless they are in clusters, which share by
-        multicast alone.
+        Those outside A and B, which TMA fills with zeros, count as more. In a single wave all of the larger
+        operand comes from DRAM at once, so its requests are slower. CTAs that follow each other in the raster
+        order share them, unless they are in clusters, which share by multicast alone.
         """
         problem, device = self._problem, self._device
         requested = k.tile_m / k.cluster_n, k.tile_n / k.cluster_m
         rows, columns = clusters(problem, (k.tile_m, k.tile_n))
+        outside = (_OUTSIDE - 1) * (k.tile_m - problem.m / rows + k.tile_n - problem.n / columns)
         extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
         if k.split_k > 1 or min(rows, columns) == 1 or not single_wave(problem, device, extent, k.cluster):
-            return sum(requested)
+            return sum(requested) + outside
         larger, other = reversed(requested) if cuda.weights(problem) == "b" else requested
-        return other + larger * (_SHARED if k.cluster == 1 else _FROM_DRAM)
+        return other + larger * (_SHARED if k.cluster == 1 else _FROM_DRAM) + outside
 
 
 def dram_bytes(device: DeviceSpec) -> float:
@@ -186,10 +185,14 @@ _SWAPPED = (
     (64, 128, 2), (64, 256, 2), (32, 256, 2), (16, 256, 2), (64, 64, 1),
 )  # fmt: skip
 
-_TWIN_WITHIN = 1.2
 _SWAPPED_ROWS = 8 * SMALL  # of D, up to which a hint is followed with swap_ab
+_ROW = 128  # bytes of a row of A and B in a stage; twice that if so many stages of them fit
+_DEEP_STAGES = 6
+# All stages that fit pay where the CTAs fill the SMs, or each stage is loaded that often.
+_FILLED, _REFILLS = 0.9, 4
 _PREFETCHED = 4  # k tiles, if any
-_ENOUGH_STAGES = 5  # no fewer are left for more store stages
+_READS = 3  # bytes of A and B for each of D, from which on A and B are evicted first in a single wave
+_ENOUGH_STAGES = 5  # no fewer are left for more store stages, or half of a short k; of few rows none
 _CANDIDATE_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _CLUSTERS = (
     (1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (4, 2, 1), (2, 4, 1), (1, 1, 2),
@@ -206,19 +209,12 @@ def rated_candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[tuple
     if problem.m <= 2 * SMALL:
         shapes += [(1, "cooperative", tile_m, tile_n, 1, n) for tile_m, tile_n, n in _swapped(problem)]
     shapes = list(dict.fromkeys([*shapes, *_filling_shapes(problem, device)]))
-    deep = 256 // problem.dtype.size
-    # NOTE: the model rates both depths alike and the first of equals wins: weights that are read once are
-    # loaded in the longest rows.
-    depths = (deep, deep // 2) if problem.m <= 2 * SMALL and problem.k >= deep else (deep // 2,)
+    tile_k = _ROW // problem.dtype.size
     for shape, cluster, split in itertools.product(shapes, _CLUSTERS, _CANDIDATE_SPLITS):
         if shape[1] == "pingpong" and split > 1:
             continue
-        if not partitions_pay(problem, device, shape[2:4], depths[-1], split * cluster[2]):
-            continue
-        of_depths = [variants(problem, shape, tile_k, (*cluster, split)) for tile_k in depths]
-        for alike in zip(*of_depths, strict=True):
-            clocks = model.cycles(alike[0])
-            yield from ((clocks, k) for k in alike)
+        if partitions_pay(problem, device, shape[2:4], tile_k, split * cluster[2]):
+            yield from ((model.cycles(k), k) for k in variants(problem, shape, tile_k, (*cluster, split)))
 
 
 def _swapped(problem: GemmProblem) -> Iterator[tuple[int, int, int]]:
@@ -272,23 +268,12 @@ def variants(
         )  # fmt: skip
 
 
-def with_twins(rated: Sequence[tuple[float, Knobs]]) -> Iterator[tuple[float, Knobs]]:
-    """Rated candidates of a short launch, and before the first of each shape, if it has a cluster, its twin:
-    the first of the shape that has none.
-
-    The model cannot tell whether a cluster pays in a short launch, and errs in its favour
-    (benchmarks/lab/2026-11-28-shorter-races.md). Candidates that split k have no twin, nor have those whose
-    twin would take over 1.2 times their clocks.
-    """
-    alone: dict[tuple[str, int, int, int], tuple[float, Knobs]] = {}
-    for expected, k in rated:
-        if k.cluster == k.split_k == 1:
-            alone.setdefault(k.shape, (expected, k))
-    for expected, k in rated:
-        twin = alone.pop(k.shape, None)
-        if twin and k.cluster > 1 == k.split_k == k.cluster_k and twin[0] <= _TWIN_WITHIN * expected:
-            yield twin
-        yield expected, k
+def with_depth(candidate: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
+    """A candidate with all its knobs, for few rows in stages of longer rows if enough of them fit."""
+    deep = dataclasses.replace(candidate, tile_k=2 * candidate.tile_k)
+    whole = with_derived_knobs(deep, problem, device)
+    deepens = problem.m <= 2 * SMALL and whole.stages >= _DEEP_STAGES
+    return whole if deepens else with_derived_knobs(candidate, problem, device)
 
 
 def with_derived_knobs(candidate: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
@@ -296,11 +281,13 @@ def with_derived_knobs(candidate: Knobs, problem: GemmProblem, device: DeviceSpe
     k = candidate
     extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
     raster, swizzle_size, snake = raster_order(problem, device, extent, k.cluster)
-    # Partials go through the L2, and in a single wave no later wave reads an operand again.
-    streams = k.split_k > 1 and single_wave(problem, device, extent, k.cluster, k.split_k)
+    # In a single wave no later wave reads an operand again; partials and a large D go through the L2.
+    reads = problem.operand_bytes >= _READS * problem.m * problem.n * problem.out.size * problem.batch
+    streams = (k.split_k > 1 or reads) and single_wave(problem, device, extent, k.cluster, k.split_k)
+    gains = min(problem.m, problem.n) <= SMALL or problem.operand_bytes <= 2 * device.l2_bytes
     knobs = dataclasses.replace(
         candidate, raster=raster, swizzle_size=swizzle_size, snake=snake,
-        prefetch=_PREFETCHED, l2_hints=_l2_hints(problem, device, streams=streams),
+        prefetch=_PREFETCHED if gains else 0, l2_hints=_l2_hints(problem, device, streams=streams),
         cta_order="gpc" if _prefers_gpc_order(problem, k.reduction, k.cluster) else "free",
         reverse_k=1,
         sector_aligned_store=int(k.schedule == "pingpong"),  # ping-pong overlaps the extra subtiles
@@ -341,10 +328,15 @@ def _l2_hints(problem: GemmProblem, device: DeviceSpec, *, streams: bool) -> str
 def _with_stages(knobs: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
     """The config with as many stages as are useful, and more store stages while enough stages remain."""
     knobs.stages = most = useful_stages(knobs, problem, device)
+    work_tiles = grid(knobs, device).tiles(problem) * problem.batch * knobs.split_k * knobs.cluster_k
+    k_tiles = -(-problem.k // (knobs.tile_k * knobs.split_k * knobs.cluster_k))
+    if work_tiles < _FILLED * device.sm_count and k_tiles < _REFILLS * most:
+        knobs.stages = most = fewer_stages(knobs, problem, device)
+    enough = most if problem.m <= 2 * SMALL else min(most, _ENOUGH_STAGES, max(3, k_tiles // 2))
     while knobs.epilogue != "direct" and knobs.store_stages < useful_store_stages(knobs):
         roomy = dataclasses.replace(knobs, store_stages=2 * knobs.store_stages)
         roomy.stages = useful_stages(roomy, problem, device)
-        if roomy.stages < min(most, _ENOUGH_STAGES):
+        if roomy.stages < enough:
             break
         knobs = roomy
     return knobs

@@ -130,13 +130,13 @@ def test_a_hopeless_family_needs_a_row_where_it_was_not_far_behind(level: Level)
 
 def test_rows_of_one_class_share_what_was_measured() -> None:
     family = FAMILIES["wgmma_ws"]
-    one, two = (family.heuristic_configs(dataclasses.replace(LARGE, m=m), HOPPER) for m in (4, 8))
-    assert one[:6] == two[:6]
+    one, two = (family.heuristic_configs(dataclasses.replace(LARGE, m=m), HOPPER) for m in (3, 4))
+    assert one[:9] == two[:9]
     # The first three took 1.3 times the best of the row: the next ones of the family take their place.
     others = ("wgmma", "mma_sync", "wmma", "gemv_tma", "gemv", "simt")
-    row = measured(8, dict.fromkeys(others, 3.0))
-    row = Measured(8, {**row.us, **dict.fromkeys(two[:3], 13.0), two[3]: 10.0})
-    found = [config for config in firsts(4, Level.FULL, [row]) if config.family == "wgmma_ws"]
+    row = measured(4, dict.fromkeys(others, 3.0))
+    row = Measured(4, {**row.us, **dict.fromkeys(two[:3], 13.0), two[3]: 10.0})
+    found = [config for config in firsts(3, Level.FULL, [row]) if config.family == "wgmma_ws"]
     assert found[0] == two[3]
     assert set(two[4:9]) <= set(found)
     assert not set(two[1:3]) & set(found)
@@ -267,8 +267,11 @@ def test_rows_do_not_try_what_the_model_rates_far_slower_on_them() -> None:
 
 def test_a_winner_that_left_the_heuristic_configs_behind_is_tried_on_the_next_row() -> None:
     family = FAMILIES["wgmma_ws"]
-    few = dataclasses.replace(LARGE, m=64)
-    large, ranked = family.heuristic_configs(LARGE, HOPPER)[0], family.heuristic_configs(few, HOPPER)
+    large, *ranked = (
+        config
+        for m, most in ((LARGE.m, 1), (64, None), (63, None))
+        for config in family.heuristic_configs(dataclasses.replace(LARGE, m=m), HOPPER)[:most]
+    )
     beside = Measured(64, {large: 10.0} | dict.fromkeys(ranked, 12.0))
-    request = TuneRequest(dataclasses.replace(LARGE, m=60), families=("wgmma_ws",), max_trials=16)
+    request = TuneRequest(dataclasses.replace(LARGE, m=63), families=("wgmma_ws",), max_trials=16)
     assert first_configs(request, HOPPER, [beside]) == [large]
