@@ -55,6 +55,7 @@ def families_for(problem: GemmProblem, device: DeviceSpec) -> dict[str, Family[A
 # 2^29 operations wgmma_ws won 212 and wgmma 16; simt won none at all.
 _LARGE_FLOPS = 2**29
 _SELDOM, _RARELY = 1 / 2, 1 / 8
+_SOME = 8  # rows or columns
 
 
 def hopeless(problem: GemmProblem, device: DeviceSpec) -> set[str]:
@@ -80,7 +81,9 @@ def odds(problem: GemmProblem, device: DeviceSpec) -> dict[str, float]:
     rare, seldom = hopeless(problem, device), set[str]()
     if _counted(problem, device):
         if GEMV_TMA.name in able:
-            rare |= {WGMMA_WS.name, WGMMA.name}
+            # NOTE: since then wgmma_ws keeps more bytes in flight, which pays from 8 rows on.
+            rare |= {WGMMA.name} if min(problem.m, problem.n) >= _SOME else {WGMMA_WS.name, WGMMA.name}
+            seldom |= {WGMMA_WS.name}
         if _is_large(problem) and WGMMA_WS.name in able:
             rare |= {MMA_SYNC.name, WMMA.name}
             seldom |= {WGMMA.name}

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from kernels.base.family import Family
-from kernels.registry import FAMILIES, families_for, odds
+from kernels.registry import FAMILIES, families_for, hopeless, odds
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
@@ -170,4 +170,5 @@ def _families(request: TuneRequest, device: DeviceSpec) -> list[Family[Any]]:
         if name not in supported:
             reason = FAMILIES[name].why_unsupported(request.problem, device)
             raise InvalidProblem(f"family {name} does not support {request.problem}: {reason}; leave it out")
-    return [supported[name] for name in request.families or supported]
+    likely = [name for name in supported if name not in hopeless(request.problem, device)]
+    return [supported[name] for name in request.families or likely]

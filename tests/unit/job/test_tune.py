@@ -270,6 +270,18 @@ def test_first_trials_and_compilations_are_of_the_likely_family(monkeypatch: pyt
     assert [trial.config.family for trial in lab.recorder.kept].count("toy") == 1
 
 
+def test_families_that_never_win_are_searched_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [name for name in FAMILIES if name != "toy"]
+    monkeypatch.setitem(FAMILIES, "two", ToyFamily("two"))
+    monkeypatch.setattr("tuner.job.tune.hopeless", lambda *_where: {"two", *others})
+    for families, searched in (((), {"toy"}), (("toy", "two"), {"toy", "two"})):
+        lab = Lab(spec=CUDA_DEVICE)
+        bench: Any = lab.bench
+        request = TuneRequest(PROBLEM, families=families, max_trials=10)
+        tune(request, "job", bench, lab.builder, lab.recorder, lab.cancelled)  # type: ignore[arg-type]
+        assert {trial.config.family for trial in lab.recorder.kept} == searched
+
+
 class _ManyFirst(ToyFamily):
     """One with twelve heuristic configs."""
 

@@ -245,7 +245,8 @@ ODDS = [
     (GemmProblem(96, 10240, 8192), {"wgmma": 1 / 2, "mma_sync": 1 / 8, "wmma": 1 / 8, "simt": 1 / 8}),
     (GemmProblem(64, 64, 64), {"simt": 1 / 8}),
     (GemmProblem(64, 64, 32), {}),
-    (GemmProblem(16, 64, 64), {"wgmma_ws": 1 / 8, "wgmma": 1 / 8, "simt": 1 / 8}),
+    (GemmProblem(4, 64, 64), {"wgmma_ws": 1 / 8, "wgmma": 1 / 8, "simt": 1 / 8}),
+    (GemmProblem(16, 64, 64), {"wgmma_ws": 1 / 2, "wgmma": 1 / 8, "simt": 1 / 8}),
     (
         GemmProblem(16, 8192, 8192, layout=Layout.NN),
         {"wgmma": 1 / 2, "mma_sync": 1 / 8, "wmma": 1 / 8, "simt": 1 / 8},
