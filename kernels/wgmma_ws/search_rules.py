@@ -28,7 +28,7 @@ from tilewright.schema.problem import DType, GemmProblem
 
 _SHORT_FLOPS = 2**33  # 10 to 20 us in 16 bits
 _STAGES = 16  # the most that the kernel has
-_FEWER_BYTES = 1536
+_FEWER_BYTES, _EXCHANGE_BYTES = 1536, 640  # of a row, in all stages
 
 
 def _why_raster(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
@@ -187,6 +187,13 @@ def _why_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     return None if useful else f"{most} stages fit and are useful"
 
 
+def _why_exchange(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
+    # NOTE: of 29 sets of configs none was within 4 % of the best (benchmarks/lab/2026-11-30-bytes-in-flight.md).
+    if k.cluster_k > 1 and k.stages * k.tile_k * p.dtype.size < _EXCHANGE_BYTES:
+        return "exchanging accumulators in a cluster leaves too few stages: use a smaller tile, or split_k"
+    return None
+
+
 def useful_store_stages(k: Knobs) -> int:
     """Epilogue subtiles to stage at a time, a power of two: more if sector alignment makes them narrow."""
     most = min(4 if k.sector_aligned_store else 2, subtiles(k))
@@ -288,6 +295,7 @@ SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(SUBTILE, why_unaligned_anyway),
     Rule(STAGING, _why_overlapped),
     Rule(STAGES, _why_stages),
+    Rule(("cluster_k", "tile_k", "stages"), _why_exchange),
     Rule(("promote",), _why_promote),
     Rule(("schedule", "tile_m", "tile_n", "split_k"), _why_pingpong),
     Rule(("tile_m", "tile_n", "tile_k", "cluster_k", "split_k"), _why_split),

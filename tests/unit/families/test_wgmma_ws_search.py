@@ -208,6 +208,26 @@ def test_a_short_k_leaves_stages_for_the_store(k: int, depth: tuple[int, int]) -
     assert (config["stages"], config["store_stages"]) == depth
 
 
+def test_ctas_that_share_k_need_five_stages() -> None:
+    """Of 128 bytes of a row each; with three, 256 x 128 for 256 x 8192 x 8192 takes 1.23 times the best."""
+    problem = GemmProblem(256, 8192, 8192, "bfloat16")
+    tried = {}
+    for tile_m, stages in ((256, 3), (128, 5)):
+        tile = {
+            "tile_m": tile_m,
+            "consumers_m": tile_m // 128,
+            "store_stages": 1,
+            "stages": stages,
+            "raster": "m",
+        }
+        config = next(one for one in WGMMA_WS.heuristic_configs(problem, HOPPER) if one["tile_n"] == 128)
+        tried[tile_m] = " ".join(searched(config, problem, **tile, cluster_m=1, cluster_n=1, cluster_k=2))
+    assert "leaves too few stages" in tried[256]
+    assert "leaves too few stages" not in tried[128]
+    for config in WGMMA_WS.heuristic_configs(problem, HOPPER):
+        assert config["cluster_k"] == 1 or config["stages"] >= 5
+
+
 def test_all_stages_of_a_narrow_tile_are_searched_and_fewer() -> None:
     config = WGMMA_WS.heuristic_configs(GemmProblem(32, 4096, 14336), HOPPER)[0]
     said = [searched(config, GemmProblem(32, 4096, 14336), stages=count) for count in (6, 8, 11)]
