@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernels.base.family import Family
+from kernels.common import cuda
 from kernels.gemv.family import GEMV
 from kernels.gemv_tma.family import GEMV_TMA
 from kernels.host.family import HOST
@@ -53,21 +54,19 @@ def families_for(problem: GemmProblem, device: DeviceSpec) -> dict[str, Family[A
 # After the winners of 356 races on sm_90, of 148 bfloat16 products (benchmarks/lab/2026-11-27-two-h200s.md):
 # with an M or N of 16 or less the GEMV families won 92 of 99 and wgmma_ws two; of the other 228 with at least
 # 2^29 operations wgmma_ws won 212 and wgmma 16; simt won none at all.
-_LARGE_FLOPS = 2**29
+_LARGE_FLOPS, _FEW = 2**29, 16
 _SELDOM, _RARELY = 1 / 2, 1 / 8
-_SOME = 8  # rows or columns
 
 
 def hopeless(problem: GemmProblem, device: DeviceSpec) -> set[str]:
-    """The families that won none of the races that were counted on problems like this one. Empty where none
-    were counted, as in :func:`odds`."""
-    found = set[str]()
-    if _counted(problem, device):
-        able = families_for(problem, device)
-        if not is_tiny(problem):
-            found |= {SIMT.name}
-        if _is_large(problem) and WGMMA_WS.name in able and GEMV_TMA.name not in able:
-            found |= {MMA_SYNC.name, WMMA.name}
+    """The families that won none of the races that were counted on problems like this one: with rows that TMA
+    loads and sums in float32, on the types and architecture of :func:`odds`. Empty for others."""
+    aligned = min(problem.stride_alignment(operand) for operand in "ab") >= cuda.TMA_ALIGNMENT
+    if not (_counted(problem, device) and aligned and problem.accumulate is DType.FLOAT32):
+        return set()
+    found = set[str]() if is_tiny(problem) else {SIMT.name}
+    if _is_large(problem) and min(problem.m, problem.n) > _FEW:
+        found |= {MMA_SYNC.name, WMMA.name}
     return found
 
 
@@ -78,12 +77,15 @@ def odds(problem: GemmProblem, device: DeviceSpec) -> dict[str, float]:
     for types other than the 16-bit floats, and architectures other than sm_90.
     """
     able = families_for(problem, device)
-    rare, seldom = hopeless(problem, device), set[str]()
+    rare, seldom = set[str](), set[str]()
     if _counted(problem, device):
+        if not is_tiny(problem):
+            rare |= {SIMT.name}
         if GEMV_TMA.name in able:
-            # NOTE: since then wgmma_ws keeps more bytes in flight, which pays from 8 rows on.
-            rare |= {WGMMA.name} if min(problem.m, problem.n) >= _SOME else {WGMMA_WS.name, WGMMA.name}
-            seldom |= {WGMMA_WS.name}
+            rare |= {WGMMA.name}
+            # NOTE: since that count wgmma_ws keeps more bytes in flight, and won with 8 and 16 rows of a long
+            # k (benchmarks/lab/2026-11-30-bytes-in-flight.md).
+            (seldom if 8 <= problem.m <= _FEW else rare).add(WGMMA_WS.name)
         if _is_large(problem) and WGMMA_WS.name in able:
             rare |= {MMA_SYNC.name, WMMA.name}
             seldom |= {WGMMA.name}

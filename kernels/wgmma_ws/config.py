@@ -26,6 +26,7 @@ _KEPT_BEFORE_D_HAD_A_HINT = {
     ("normal", "evict_last", "normal"): "keep_b",
 }
 CTA_ORDERS = ("free", "gpc")
+MOST_STAGES = 16
 SEARCHED_TILE_M = (*range(8, 129, 8), 192, 256)
 SEARCHED_TILE_N = (
     *range(8, 129, 8),
@@ -73,7 +74,7 @@ class Knobs:
     promote: int = knob(
         0, (0, 1, 2, 4), "8-bit floats: k tiles between promotions of the accumulators; 0 never"
     )
-    stages: int = knob(4, range(2, 17), "k tiles in shared memory")
+    stages: int = knob(4, range(2, MOST_STAGES + 1), "k tiles in shared memory")
     raster: str = knob("m", RASTER_AXES, "axis along which consecutive clusters lie")
     swizzle_size: int = knob(
         8, (1, 2, 4, 8, 16), "clusters along the raster axis before a step across", was="group"

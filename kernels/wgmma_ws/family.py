@@ -46,7 +46,7 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 
-MOST_HEURISTIC_CONFIGS, WITHIN = 16, 1.25
+MOST_HEURISTIC_CONFIGS, WITHIN, CLOCKS_BEYOND = 16, 1.25, 2000
 # The most configs of one schedule, and combinations of cluster and splits of one shape: in two rounds.
 DIVERSE, REST = (11, 2), (MOST_HEURISTIC_CONFIGS, 4)
 
@@ -130,7 +130,7 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
     def heuristic_configs(self, problem: GemmProblem, device: DeviceSpec) -> list[Config]:
         """The fastest candidates by the cost model, of both schedules and many shapes.
 
-        None is more than 25 % slower than the fastest of them.
+        None is more than 25 % and 2000 clocks slower than the fastest of them.
         """
         timed = sorted(rated_candidates(problem, device), key=itemgetter(0))
         chosen: list[Config] = []
@@ -150,7 +150,7 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
                 of_schedule[k.schedule] += 1
                 known.setdefault(spread, set()).add(k.reduction)
                 chosen.append(self.config(whole))
-                limit = min(limit, WITHIN * expected)
+                limit = min(limit, WITHIN * expected + CLOCKS_BEYOND)
         return chosen
 
     def configs_from_hint(self, hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> list[Config]:

@@ -192,7 +192,7 @@ _DEEP_STAGES = 6
 _FILLED, _REFILLS = 0.9, 4
 _PREFETCHED = 4  # k tiles, if any
 _READS = 3  # bytes of A and B for each of D, from which on A and B are evicted first in a single wave
-_ENOUGH_STAGES = 5  # no fewer are left for more store stages, or half of a short k; of few rows none
+_ENOUGH_STAGES = 5  # remain, or half of a short k, beside more store stages; of few rows all
 _CANDIDATE_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _CLUSTERS = (
     (1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (4, 2, 1), (2, 4, 1), (1, 1, 2),
@@ -270,10 +270,12 @@ def variants(
 
 def with_depth(candidate: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
     """A candidate with all its knobs, for few rows in stages of longer rows if enough of them fit."""
-    deep = dataclasses.replace(candidate, tile_k=2 * candidate.tile_k)
-    whole = with_derived_knobs(deep, problem, device)
-    deepens = problem.m <= 2 * SMALL and whole.stages >= _DEEP_STAGES
-    return whole if deepens else with_derived_knobs(candidate, problem, device)
+    if problem.m <= 2 * SMALL:
+        deep = dataclasses.replace(candidate, tile_k=2 * candidate.tile_k)
+        whole = with_derived_knobs(deep, problem, device)
+        if whole.stages >= _DEEP_STAGES:
+            return whole
+    return with_derived_knobs(candidate, problem, device)
 
 
 def with_derived_knobs(candidate: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
@@ -282,13 +284,16 @@ def with_derived_knobs(candidate: Knobs, problem: GemmProblem, device: DeviceSpe
     extent = (k.tile_m * k.cluster_m, k.tile_n * k.cluster_n)
     raster, swizzle_size, snake = raster_order(problem, device, extent, k.cluster)
     # In a single wave no later wave reads an operand again; partials and a large D go through the L2.
-    reads = problem.operand_bytes >= _READS * problem.m * problem.n * problem.out.size * problem.batch
+    written = problem.m * problem.n * problem.out.size * problem.batch
+    reads = problem.n > 2 * SMALL and problem.operand_bytes >= _READS * written
     streams = (k.split_k > 1 or reads) and single_wave(problem, device, extent, k.cluster, k.split_k)
-    gains = min(problem.m, problem.n) <= SMALL or problem.operand_bytes <= 2 * device.l2_bytes
+    prefetched = not SMALL < problem.m <= 2 * SMALL or problem.operand_bytes <= 2 * device.l2_bytes
+    # To share loads in a GPC gains more than an early launch, which a kernel that reduces partials needs.
+    shares = k.reduction == "reduce_scatter" or (k.reduction == "none" and problem.flops >= _LONG_FLOPS)
     knobs = dataclasses.replace(
         candidate, raster=raster, swizzle_size=swizzle_size, snake=snake,
-        prefetch=_PREFETCHED if gains else 0, l2_hints=_l2_hints(problem, device, streams=streams),
-        cta_order="gpc" if _prefers_gpc_order(problem, k.reduction, k.cluster) else "free",
+        prefetch=_PREFETCHED if prefetched else 0, l2_hints=_l2_hints(problem, device, streams=streams),
+        cta_order="gpc" if shares and k.cluster > 1 else "free",
         reverse_k=1,
         sector_aligned_store=int(k.schedule == "pingpong"),  # ping-pong overlaps the extra subtiles
     )  # fmt: skip
@@ -326,29 +331,23 @@ def _l2_hints(problem: GemmProblem, device: DeviceSpec, *, streams: bool) -> str
 
 
 def _with_stages(knobs: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
-    """The config with as many stages as are useful, and more store stages while enough stages remain."""
-    knobs.stages = most = useful_stages(knobs, problem, device)
-    work_tiles = grid(knobs, device).tiles(problem) * problem.batch * knobs.split_k * knobs.cluster_k
+    """The config with as many stages as are useful, with fewer where few CTAs have a short k, and with more
+    store stages while enough stages remain."""
+    ctas = grid(knobs, device).tiles(problem) * problem.batch * knobs.split_k * knobs.cluster_k
     k_tiles = -(-problem.k // (knobs.tile_k * knobs.split_k * knobs.cluster_k))
-    if work_tiles < _FILLED * device.sm_count and k_tiles < _REFILLS * most:
-        knobs.stages = most = fewer_stages(knobs, problem, device)
-    enough = most if problem.m <= 2 * SMALL else min(most, _ENOUGH_STAGES, max(3, k_tiles // 2))
+    most = useful_stages(knobs, problem, device)
+    fills = ctas >= _FILLED * device.sm_count or k_tiles >= _REFILLS * most
+    fitting = useful_stages if fills else fewer_stages
+    knobs.stages = enough = fitting(knobs, problem, device)
+    if problem.m > 2 * SMALL:
+        enough = min(enough, _ENOUGH_STAGES, max(3, k_tiles // 2))
     while knobs.epilogue != "direct" and knobs.store_stages < useful_store_stages(knobs):
         roomy = dataclasses.replace(knobs, store_stages=2 * knobs.store_stages)
-        roomy.stages = useful_stages(roomy, problem, device)
+        roomy.stages = fitting(roomy, problem, device)
         if roomy.stages < enough:
             break
         knobs = roomy
     return knobs
-
-
-def _prefers_gpc_order(problem: GemmProblem, reduction: str, cluster: int) -> bool:
-    """Whether sharing loads in a GPC gains more than an early launch.
-
-    A kernel that reduces partials needs the early launch; CTAs without a cluster have no order.
-    """
-    worth = reduction == "reduce_scatter" or (reduction == "none" and problem.flops >= _LONG_FLOPS)
-    return worth and cluster > 1
 
 
 _SPLITS = [int(value) for knob in knobs_of(Knobs) if knob.name == "split_k" for value in knob.values]

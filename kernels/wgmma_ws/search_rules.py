@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kernels.base.family import Rule
 from kernels.common import cuda
-from kernels.wgmma_ws.config import TMA_STORES, Knobs
+from kernels.wgmma_ws.config import MOST_STAGES, TMA_STORES, Knobs
 from kernels.wgmma_ws.layout import (
     SMALL,
     clusters,
@@ -27,7 +27,6 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 
 _SHORT_FLOPS = 2**33  # 10 to 20 us in 16 bits
-_STAGES = 16  # the most that the kernel has
 _FEWER_BYTES, _EXCHANGE_BYTES = 1536, 640  # of a row, in all stages
 
 
@@ -167,7 +166,7 @@ def useful_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> int:
 
 def _most_stages(k: Knobs, p: GemmProblem, d: DeviceSpec, spared: int = 0) -> int:
     """The most stages that fit with ``spared`` bytes left free."""
-    return min((d.smem_per_block - fixed_bytes(k) - spared) // stage_bytes(k, p), _STAGES)
+    return min((d.smem_per_block - fixed_bytes(k) - spared) // stage_bytes(k, p), MOST_STAGES)
 
 
 def fewer_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> int:
@@ -180,15 +179,14 @@ def fewer_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> int:
 
 
 def _why_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
-    most = useful_stages(k, p, d)
+    useful = {useful_stages(k, p, d), fewer_stages(k, p, d)}
     if k.stages < 3:
         return "two stages do not hide the latency of TMA"
-    useful = k.stages in (most, fewer_stages(k, p, d))
-    return None if useful else f"{most} stages fit and are useful"
+    return None if k.stages in useful else f"{' or '.join(map(str, sorted(useful)))} stages are useful"
 
 
 def _why_exchange(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
-    # NOTE: of 29 sets of configs none was within 4 % of the best (benchmarks/lab/2026-11-30-bytes-in-flight.md).
+    # NOTE: they are 5 % and more behind the best (benchmarks/lab/2026-11-30-bytes-in-flight.md).
     if k.cluster_k > 1 and k.stages * k.tile_k * p.dtype.size < _EXCHANGE_BYTES:
         return "exchanging accumulators in a cluster leaves too few stages: use a smaller tile, or split_k"
     return None

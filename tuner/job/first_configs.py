@@ -10,11 +10,11 @@ makes room for the next config of its family.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 
-from kernels.registry import FAMILIES, families_for, hopeless
+from kernels.registry import FAMILIES, families_for, hopeless, odds
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import Level, TuneRequest
@@ -27,6 +27,7 @@ from tuner.store.exchange import current_config
 CLOSE = 1.15  # times the best of a row: the family may win on the next one
 FAR = 1.6  # times the best of a row: it is not tried on the next one
 AGAIN = 2.0  # octaves of M after which it is
+UNLIKELY = 1 / 4  # odds below which a family that no row tried counts as far behind
 SLOWER = 1.2  # times the least estimate of its family's heuristic configs: a config is not promising
 
 
@@ -97,13 +98,13 @@ def first_configs(
     """
     problem, counts = request.problem, COUNTS[request.level]
     near = nearest(done, problem.m)
-    doubtful = hopeless(problem, device).difference(request.families)
-    of_families = [
-        family_configs(name, problem, device, near, counts, doubtful=name in doubtful)
+    chances = odds(problem, device) | dict.fromkeys(hopeless(problem, device).difference(request.families), 0)
+    of_families = {
+        name: family_configs(name, problem, device, near, counts, chances[name])
         for name in families_for(problem, device)
         if name in request.families or not request.families
-    ]
-    own = [one for of_rank in itertools.zip_longest(*of_families) for one in of_rank if one]
+    }
+    own = in_order_of_asks(of_families, {name: chance or 1.0 for name, chance in chances.items()})
     beside = winners(near)[: counts.neighbours]
     # NOTE: if there are none, the row beside this one measured them far behind its winner, which counts more
     # than the model.
@@ -111,6 +112,16 @@ def first_configs(
         beside = promising(beside, problem, device)
     chosen = dict.fromkeys([*map(current_config, [*beside, *known]), *own])
     return [config for config in chosen if _valid(config, problem, device)][: counts.most]
+
+
+def in_order_of_asks(initial: Mapping[str, Sequence[Config]], chances: Mapping[str, float]) -> list[Config]:
+    """Initial configs in the order in which a search asks for them, as long as no family leads."""
+    asks = [
+        ((asked + 1) / chances[name], place, config)
+        for place, (name, configs) in enumerate(initial.items())
+        for asked, config in enumerate(configs)
+    ]
+    return [config for *_, config in sorted(asks, key=itemgetter(0, 1))]
 
 
 def promising(configs: Iterable[Config], problem: GemmProblem, device: DeviceSpec) -> list[Config]:
@@ -157,18 +168,18 @@ def family_configs(
     device: DeviceSpec,
     near: Sequence[Measured],
     counts: Counts,
-    *,
-    doubtful: bool = False,
+    chance: float = 1.0,
 ) -> list[Config]:
     """The heuristic configs of a family that a row tries, as many as the rows beside it make worthwhile.
 
     Args:
         near: the rows that were searched, the nearest first.
-        doubtful: whether it gets no config before a row near it shows that it may win.
+        chance: its odds, which decide if none of these tried it; 0 if it gets no config before one of them
+            shows that it may win.
     """
     shown = ((row, behind) for row in near if (behind := row.family_behind(name)) is not None)
-    row, behind = next(shown, (None, math.inf if doubtful else 1.0))
-    again = row and not doubtful and abs(math.log2(row.m / problem.m)) >= AGAIN
+    row, behind = next(shown, (None, 1.0 if chance > UNLIKELY else FAR if chance else math.inf))
+    again = row and chance and abs(math.log2(row.m / problem.m)) >= AGAIN
     if behind > FAR and not again:
         return []
     wanted = counts.close if behind <= CLOSE else counts.other if behind <= FAR else 1

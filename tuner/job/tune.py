@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Sequence, Set
 from typing import Any
 
 from kernels.base.family import Family
@@ -17,7 +16,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import QUICK_TRIALS, JobProgress, TuneRequest
 from tilewright.schema.trial import BestConfig
 from tuner.job.context import JobContext, Recorder
-from tuner.job.first_configs import promising
+from tuner.job.first_configs import in_order_of_asks, promising
 from tuner.job.helpers import adopt
 from tuner.job.loop import Ahead, Loop
 from tuner.job.progress import ProgressTracker
@@ -106,7 +105,7 @@ def open_for(
         InvalidProblem: as :func:`tune`.
     """
     request, device = context.request, context.device
-    families = _families(request, device)
+    families = _families(request, device, {config.family for config in initial_configs})
     too_large = why_too_large(request.problem, device)
     if too_large:
         raise InvalidProblem(too_large)
@@ -115,8 +114,8 @@ def open_for(
     chances = odds(request.problem, device)
     if not first and not done and device.kind != "host":
         most = min(max(DEPTH, context.builder.processes - 1), request.budget, QUICK_TRIALS)
-        initial = {family: initial_of(family, request.problem, device, given) for family in families}
-        first = _in_order_of_asks(initial, chances)[:most]
+        initial = {family.name: initial_of(family, request.problem, device, given) for family in families}
+        first = in_order_of_asks(initial, chances)[:most]
     started = [config for config in first if config not in done and device.kind != "host"]
     known = begun or {}
     ahead = {config: known[config] if config in known else context.submit(config) for config in started}
@@ -128,21 +127,10 @@ def open_for(
             work.cancel()
         names = ", ".join(family.name for family in families) or "any family"
         raise InvalidProblem(
-            f"no config of {names} is valid for {request.problem} on {device.arch}; tune another problem"
+            f"no config of {names} is valid for {request.problem} on {device.arch}; tune another problem, or "
+            "name other families"
         )
     return search, ahead
-
-
-def _in_order_of_asks(
-    initial: Mapping[Family[Any], Sequence[Config]], chances: Mapping[str, float]
-) -> list[Config]:
-    """Initial configs in the order in which a search asks for them, as long as no family leads."""
-    asks = [
-        ((asked + 1) / chances[family.name], place, config)
-        for place, (family, configs) in enumerate(initial.items())
-        for asked, config in enumerate(configs)
-    ]
-    return [config for *_, config in sorted(asks, key=itemgetter(0, 1))]
 
 
 def _vendor_configs(context: JobContext, bench: Bench, families: Sequence[Family[Any]]) -> list[Config]:
@@ -162,7 +150,9 @@ def _vendor_configs(context: JobContext, bench: Bench, families: Sequence[Family
     return promising(followers, problem, device)
 
 
-def _families(request: TuneRequest, device: DeviceSpec) -> list[Family[Any]]:
+def _families(request: TuneRequest, device: DeviceSpec, won: Set[str]) -> list[Family[Any]]:
+    """The families that a job searches: those that the request names, else those that support the problem and
+    ``won`` a race that is known, or may win."""
     supported = families_for(request.problem, device)
     for name in request.families:
         if name not in FAMILIES:
@@ -170,5 +160,6 @@ def _families(request: TuneRequest, device: DeviceSpec) -> list[Family[Any]]:
         if name not in supported:
             reason = FAMILIES[name].why_unsupported(request.problem, device)
             raise InvalidProblem(f"family {name} does not support {request.problem}: {reason}; leave it out")
-    likely = [name for name in supported if name not in hopeless(request.problem, device)]
-    return [supported[name] for name in request.families or likely]
+    unlikely = hopeless(request.problem, device) - won
+    names = request.families or [name for name in supported if name not in unlikely]
+    return [supported[name] for name in names]

@@ -68,8 +68,8 @@ class SearchOptions:
     """The options of a search.
 
     Attributes:
-        families: kernel families to search; empty for those that support the problem, without those that never
-            won on one like it.
+        families: kernel families to search; empty for all that support the problem except those that never
+            won on similar ones.
         max_trials: measured trials (``ok`` and ``pruned``) to spend; of a ladder on its largest M, a
             quarter of them on each other row, but at least the first configs of that row, of which a quick
             job has 8.

@@ -245,8 +245,9 @@ ODDS = [
     (GemmProblem(96, 10240, 8192), {"wgmma": 1 / 2, "mma_sync": 1 / 8, "wmma": 1 / 8, "simt": 1 / 8}),
     (GemmProblem(64, 64, 64), {"simt": 1 / 8}),
     (GemmProblem(64, 64, 32), {}),
-    (GemmProblem(4, 64, 64), {"wgmma_ws": 1 / 8, "wgmma": 1 / 8, "simt": 1 / 8}),
-    (GemmProblem(16, 64, 64), {"wgmma_ws": 1 / 2, "wgmma": 1 / 8, "simt": 1 / 8}),
+    (GemmProblem(7, 64, 64), {"wgmma_ws": 1 / 8, "wgmma": 1 / 8, "simt": 1 / 8}),
+    (GemmProblem(8, 64, 64), {"wgmma_ws": 1 / 2, "wgmma": 1 / 8, "simt": 1 / 8}),
+    (GemmProblem(64, 8, 64, layout=Layout.NT), {"wgmma_ws": 1 / 8, "wgmma": 1 / 8, "simt": 1 / 8}),
     (
         GemmProblem(16, 8192, 8192, layout=Layout.NN),
         {"wgmma": 1 / 2, "mma_sync": 1 / 8, "wmma": 1 / 8, "simt": 1 / 8},
@@ -261,6 +262,28 @@ def test_odds_of_families(problem: GemmProblem, lower: dict[str, float]) -> None
     hopper = dataclasses.replace(GPU, arch="sm_90", smem_per_block=227 << 10, smem_per_sm=228 << 10)
     assert registry.odds(problem, hopper) == dict.fromkeys(families_for(problem, hopper), 1.0) | lower
     assert registry.odds(problem, GPU) == dict.fromkeys(families_for(problem, GPU), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("problem", "left_out"),
+    [
+        (GemmProblem(4096, 4096, 4096), ("simt", "mma_sync", "wmma")),
+        (GemmProblem(256, 512, 512), ("simt",)),
+        (GemmProblem(16, 8192, 8192), ("simt",)),
+        (GemmProblem(64, 64, 32), ()),
+        (GemmProblem(64, 28672, 4095), ()),  # rows that TMA cannot load
+        (GemmProblem(4096, 4096, 4096, acc_dtype=DType.FLOAT16), ()),
+        (GemmProblem(4096, 4096, 4096, DType.FLOAT8_E4M3FN), ()),
+    ],
+    ids=str,
+)
+def test_families_that_never_won_are_hopeless_where_races_were_counted(
+    problem: GemmProblem, left_out: tuple[str, ...]
+) -> None:
+    hopper = dataclasses.replace(GPU, arch="sm_90", smem_per_block=227 << 10, smem_per_sm=228 << 10)
+    assert registry.hopeless(problem, hopper) == set(left_out)
+    assert set(left_out) < set(families_for(problem, hopper))
+    assert registry.hopeless(problem, GPU) == set()
 
 
 @pytest.mark.parametrize(("before", "family"), [*RENAMED.items(), ("simt", "simt")])
