@@ -60,6 +60,8 @@ _STORE_CYCLES = 20  # store of one accumulator register, without overlap
 # Fraction of turnaround and store that ping-pong overlaps, of the store with epilogue=overlapped.
 _HIDDEN = 0.8
 _POWER_BYTES = 250  # bytes whose load into a CTA takes the power of one clock, by multicast or not
+# Power does not limit the clock of shorter launches (20 us). Few rows or columns wait for memory: their
+# constants were fitted with power.
 _LONG_FLOPS, _FEW = 2**34, 4 * SMALL
 _UNSHARED = 0.1  # fraction of that power that a multicast spends once per cluster
 _UNHIDDEN = 0.1  # fraction of the shorter of DRAM time and busy time that the longer does not hide
@@ -100,7 +102,7 @@ class CostModel:
         store = _STORE_CYCLES * accumulator_registers(k, problem)
         turnaround = _TURNAROUND_CYCLES + store + (1000 if k.cluster_k > 1 else 0)
         start = _LAUNCH_CYCLES + (200 if k.split_k == 1 else 100) * (k.cluster - 1)
-        start += _PAIR_CYCLES if k.cluster == 2 > k.cluster_k else 0
+        start += _PAIR_CYCLES if k.cluster == 2 and k.cluster_k == 1 else 0
         if k.consumers > 1 and not (self._is_short and k.schedule == "pingpong"):
             start += _SEVERAL_CONSUMERS_CYCLES
         hidden = 0.0
@@ -192,7 +194,7 @@ _DEEP_STAGES = 6
 _FILLED, _REFILLS = 0.9, 4
 _PREFETCHED = 4  # k tiles, if any
 _READS = 3  # bytes of A and B for each of D, from which on A and B are evicted first in a single wave
-_ENOUGH_STAGES = 5  # remain, or half of a short k, beside more store stages; of few rows all
+_ENOUGH_STAGES = 5  # that more store stages leave, or half of a short k; few rows give up none
 _CANDIDATE_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _CLUSTERS = (
     (1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 4, 1), (4, 1, 1), (2, 2, 1), (4, 2, 1), (2, 4, 1), (1, 1, 2),
