@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ from benchmarks.service.lookup_fill import CLASS, Filled, improve
 from benchmarks.service.lookup_load import get, post
 from benchmarks.service.mixed_requests import Request, every_kind, request
 
-CALLERS = 4
+CALLERS, RUSH = 4, 24
 CHANGE_S, JOB_S = 30.0, 60.0
 JOB_ENDS_S = 300.0  # the service tunes results of quick jobs again in full, and a job waits for that
 SHAPES = [(m, n, 64) for m in (16, 32, 48, 64) for n in (32, 64)]  # of jobs, again and again
@@ -78,6 +79,7 @@ class Load:
         with self._client() as http:
             self._host = http.get("/devices").json()["items"][0]["device_class"]
             self._job = http.get("/jobs", params={"limit": 1}).json()["items"][0]["id"]
+        self._rush()
         for thread in self._threads:
             thread.start()
         return self
@@ -86,6 +88,18 @@ class Load:
         self._stop.set()
         for thread in self._threads:
             thread.join()
+
+    def _rush(self) -> None:
+        """Ask everything from many at once, so that later moments of much load add no connection to the
+        database and no shared memory to those that the service keeps."""
+
+        def ask(number: int) -> None:
+            with self._client() as http:
+                for one in every_kind(self._filled, random.Random(number), self._host, self._job):
+                    self._try(http, one._replace(wanted=(*one.wanted, 503)))
+
+        with ThreadPoolExecutor(RUSH) as callers:
+            list(callers.map(ask, range(RUSH)))
 
     def _client(self) -> httpx2.Client:
         return httpx2.Client(base_url=self._url, timeout=60.0)
