@@ -60,7 +60,7 @@ _SELDOM, _RARELY = 1 / 2, 1 / 8
 
 def hopeless(problem: GemmProblem, device: DeviceSpec) -> set[str]:
     """The families that won none of the races that were counted on problems like this one: with rows that TMA
-    loads and sums in float32, on the types and architecture of :func:`odds`. Empty for others."""
+    loads, accumulated in float32, on the types and architecture of :func:`odds`. Empty for others."""
     aligned = min(problem.stride_alignment(operand) for operand in "ab") >= cuda.TMA_ALIGNMENT
     if not (_counted(problem, device) and aligned and problem.accumulate is DType.FLOAT32):
         return set()
