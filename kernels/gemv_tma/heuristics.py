@@ -17,19 +17,20 @@ _RING_ROOM = 120 << 10  # that the activations should leave for the ring
 _SMALL_ACTIVATIONS = 28 << 10  # bytes that need no further k partitions
 _SHORT_PARTITION = 60 << 10  # bytes of weights that a CTA loads while a cluster reduces two tiles
 _BALANCED = 0.9  # of the SMs' time
-_FEW_ROWS = 8  # activation rows; with more, wider tiles make up for the reduction over a cluster
+_FEW_ROWS = 8  # activation rows; with more, only wide tiles make up for the reduction over a cluster
 _RING_SIZES = (_RING_BYTES * 3 // 4, _RING_BYTES, _RING_BYTES * 5 // 4, _RING_BYTES * 3 // 2)
 
-# warp_tiles, warps, k_chunks of configs that won on an H200, those for few activation rows first.
+# warp_tiles, warps, k_chunks of configs that won on an H200. With few activation rows the first won 70 of 75
+# races of three ladders (benchmarks/lab/2026-11-30-bytes-in-flight.md).
 _STRUCTURES = (
+    Knobs(2, 8, 1),
     Knobs(1, 8, 2),
     Knobs(1, 16, 1),
     Knobs(1, 4, 4),
     Knobs(1, 8, 1),
-    Knobs(2, 8, 1),
+    Knobs(1, 4, 1),
     Knobs(2, 4, 4),
     Knobs(2, 4, 2),
-    Knobs(1, 4, 1),
 )
 
 
@@ -38,8 +39,8 @@ def heuristic_configs(problem: GemmProblem, device: DeviceSpec) -> list[Knobs]:
 
     The most promising one comes first; some may be invalid.
     """
-    best = 2 if GemvShape.of(problem).activation_rows > _FEW_ROWS else 1
-    ordered = sorted(_STRUCTURES, key=lambda one: one.warp_tiles != best)
+    many = GemvShape.of(problem).activation_rows > _FEW_ROWS
+    ordered = sorted(_STRUCTURES, key=lambda one: many and one.warp_tiles == 1)
     filled = [_filled(one, problem, device) for one in ordered]
     worth = [one for one in filled if not any(rule.why(one, problem, device) for rule in SEARCH_RULES)]
     return worth or filled
@@ -54,12 +55,14 @@ def _filled(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
 
 
 def _clustered(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knobs:
-    """The config with the smallest cluster that leaves room for the ring and keeps the SMs busy. If none
-    does, the cluster that keeps the SMs busiest."""
+    """The config with the smallest cluster that leaves room for the ring and keeps the SMs busy, with wide
+    tiles a pair at least. If none does, the cluster that keeps the SMs busiest."""
     clusters = [ctas for ctas in CLUSTERS if cuda.why_no_room(ctas, device) is None]
     options = [dataclasses.replace(config, cluster_k=ctas) for ctas in clusters]
     roomy = [one for one in options if smem_left(one, problem, device) >= _RING_ROOM] or options[-1:]
-    worth = [one for one in roomy if why_cluster(one, problem, device) is None] or roomy[:1]
+    whys = (why_cluster, _why_short_partition)
+    worth = [one for one in roomy if not any(why(one, problem, device) for why in whys)] or roomy[:1]
+    worth.sort(key=lambda one: one.cluster_k < one.warp_tiles)
     balanced = (one for one in worth if balance(one, problem, device) >= _BALANCED)
     return next(balanced, max(worth, key=lambda one: balance(one, problem, device)))
 
@@ -78,7 +81,7 @@ def _why_short(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
 
 def why_cluster(c: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     """The reason why the config's clusters are not worth a trial, or None."""
-    if c.cluster_k > 1 and 2 * activation_bytes(c, p) < _SMALL_ACTIVATIONS:
+    if c.cluster_k > c.warp_tiles and 2 * activation_bytes(c, p) < _SMALL_ACTIVATIONS:
         return "half as many CTAs hold the activations easily"
     return None
 
@@ -109,7 +112,7 @@ _STAGE = ("warp_tiles", "warps", "k_chunks")
 SEARCH_RULES: tuple[Rule[Knobs], ...] = (
     Rule(("warp_tiles",), _why_oversized),
     Rule(("warps", "k_chunks", "cluster_k"), _why_short),
-    Rule(("cluster_k",), why_cluster),
+    Rule(("warp_tiles", "cluster_k"), why_cluster),
     Rule(("warp_tiles", "cluster_k"), _why_short_partition),
     Rule((*_STAGE, "cluster_k", "stages"), _why_depth),
     Rule(("warps", "k_chunks", "cluster_k", "prefetch"), _why_prefetch),

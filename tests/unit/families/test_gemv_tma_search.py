@@ -39,6 +39,8 @@ def test_balance(partitions, expected) -> None:
     [
         (Knobs(1, 4, 1), DECODE, True),
         (Knobs(1, 4, 1, cluster_k=2), DECODE, False),  # 8 KiB in all
+        (Knobs(2, 8, 1, cluster_k=2), DECODE, True),  # a pair of wide tiles needs no more
+        (Knobs(2, 8, 1, cluster_k=4), DECODE, False),
         (Knobs(1, 4, 1, cluster_k=2), with_k(DECODE, 14336), True),  # 28 KiB
         (Knobs(1, 4, 1, cluster_k=2), with_k(DECODE, 14208), False),  # 27.75 KiB
         (Knobs(1, 4, 1, cluster_k=8), QUERIES, True),  # 16 KiB each
@@ -89,7 +91,7 @@ def test_clusters_are_tried_if_a_partition_is_60_kib_of_weights(k, problem, wort
 @pytest.mark.parametrize(
     ("problem", "clusters"),
     [
-        (GemmProblem(1, 28672, 4096), {1}),
+        (GemmProblem(1, 28672, 4096), {1, 2}),
         (QUERIES, {1, 2, 4}),  # in 8 CTAs 32 weight rows are 32 KiB
         (SIXTEEN, {4, 8}),
     ],
@@ -119,6 +121,23 @@ def test_searched_rings_are_of_four_sizes_or_what_fits(structure, problem, depth
     assert {one["stages"] for one in searched if tuple(one[name] for name in names) == structure} == depths
 
 
+@pytest.mark.parametrize(
+    ("size", "cluster"),
+    [
+        ((1, 6144, 4096), 2),
+        ((2, 28672, 4096), 2),
+        ((4, 4096, 14336), 2),
+        ((8, 4096, 14336), 8),
+        ((1, 51866, 1280), 1),
+    ],
+    ids=str,
+)
+def test_wide_tiles_in_pairs_come_first(size: tuple[int, int, int], cluster: int) -> None:
+    """Unless a CTA would have too short a part of k, or the activations need a larger cluster."""
+    first = GEMV_TMA.heuristic_configs(GemmProblem(*size, "bfloat16"), H200)[0]
+    assert (first["warp_tiles"], first["warps"], first["k_chunks"], first["cluster_k"]) == (2, 8, 1, cluster)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8"])
 @pytest.mark.parametrize(
     "size", [(1, 1, 16), (16, 16, 64), (3, 40, 4096), (16, 4096, 14336), (28672, 9, 4096)]
@@ -139,8 +158,8 @@ def test_every_type_and_size_has_heuristic_configs(size, dtype) -> None:
         (dataclasses.replace(QUERIES, m=6144, n=16), 2, [2, 2, 2, 1, 1, 1, 1, 1]),
         # Of 448 KiB a quarter is too much, an eighth is not; 16 weight rows are short: 56 KiB a CTA.
         (SIXTEEN, 8, [2, 2, 2]),
-        (GemmProblem(8, 4096, 4096), 1, [1, 1, 1, 1, 1, 2, 2, 2]),
-        (dataclasses.replace(LARGE, m=1), 1, [1, 1, 1, 1, 1, 2, 2, 2]),
+        (GemmProblem(8, 4096, 4096), 1, [2, 1, 1, 1, 1, 1, 2, 2]),
+        (dataclasses.replace(LARGE, m=1), 1, [2, 1, 1, 1, 1, 1, 2, 2]),
     ],
     ids=str,
 )
@@ -148,7 +167,7 @@ def test_heuristic_configs_take_the_smallest_cluster_that_leaves_room_for_a_ring
     problem, cluster_k, warp_tiles
 ) -> None:
     picked = knobs_of(problem)
-    assert {one["cluster_k"] for one in picked} == {cluster_k}
+    assert all(one["cluster_k"] == max(cluster_k, one["warp_tiles"]) for one in picked)
     assert [one["warp_tiles"] for one in picked] == warp_tiles
     assert {one["stages"] * GEMV_TMA.knobs_type(**one).stage_bytes for one in picked} == {128 << 10}
 
