@@ -18,6 +18,7 @@ from kernels.wgmma_ws.layout import (
     clusters,
     clusters_at_once,
     grid,
+    k_tiles,
     pending_registers,
     raster_order,
     row_alignment,
@@ -204,7 +205,7 @@ _CLUSTERS = (
 def rated_candidates(problem: GemmProblem, device: DeviceSpec) -> Iterator[tuple[float, Knobs]]:
     """Configs of every known shape, cluster and split_k with their estimated clocks.
 
-    :func:`with_derived_knobs` sets knobs that the cost model does not read. Not all are valid.
+    :func:`with_depth` sets knobs that the cost model does not read. Not all are valid.
     """
     model = CostModel(problem, device)
     shapes = [(0, *shape) for shape in _SHAPES]
@@ -336,13 +337,12 @@ def _with_stages(knobs: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knob
     """The config with as many stages as are useful, with fewer where few CTAs have a short k, and with more
     store stages while enough stages remain."""
     ctas = grid(knobs, device).tiles(problem) * problem.batch * knobs.split_k * knobs.cluster_k
-    k_tiles = -(-problem.k // (knobs.tile_k * knobs.split_k * knobs.cluster_k))
-    most = useful_stages(knobs, problem, device)
-    fills = ctas >= _FILLED * device.sm_count or k_tiles >= _REFILLS * most
+    loads, most = k_tiles(knobs, problem), useful_stages(knobs, problem, device)
+    fills = ctas >= _FILLED * device.sm_count or loads >= _REFILLS * most
     fitting = useful_stages if fills else fewer_stages
     knobs.stages = enough = fitting(knobs, problem, device)
     if problem.m > 2 * SMALL:
-        enough = min(enough, _ENOUGH_STAGES, max(3, k_tiles // 2))
+        enough = min(enough, _ENOUGH_STAGES, max(3, loads // 2))
     while knobs.epilogue != "direct" and knobs.store_stages < useful_store_stages(knobs):
         roomy = dataclasses.replace(knobs, store_stages=2 * knobs.store_stages)
         roomy.stages = fitting(roomy, problem, device)
@@ -389,12 +389,12 @@ def following_hint(
 
 def _variants_of_hint(hint: TileHint, problem: GemmProblem, device: DeviceSpec) -> Iterator[Knobs]:
     swaps = (0, 1) if problem.m <= _SWAPPED_ROWS else (0,)
-    deep = 256 // problem.dtype.size
+    tile_k = _ROW // problem.dtype.size
     split_k = min(_SPLITS, key=lambda split: abs(split - hint.split_k))
     spread = (*(hint.cluster or (1, 1)), 1, split_k)
-    for swap, (schedule, *consumers), tile_k in itertools.product(swaps, _CONSUMERS, (deep // 2, deep)):
+    for swap, (schedule, *consumers), depth in itertools.product(swaps, _CONSUMERS, (tile_k, 2 * tile_k)):
         consumers_m, consumers_n = reversed(consumers) if swap else consumers
         shape = (swap, schedule, hint.tile_m, hint.tile_n, consumers_m, consumers_n)
         if hint.tile_m % consumers_m == 0 == hint.tile_n % consumers_n:
-            for candidate in variants(problem, shape, tile_k, spread):
+            for candidate in variants(problem, shape, depth, spread):
                 yield with_derived_knobs(candidate, problem, device)

@@ -100,6 +100,11 @@ def smem_bytes(k: Knobs, problem: GemmProblem) -> int:
     return k.stages * stage_bytes(k, problem) + fixed_bytes(k)
 
 
+def k_tiles(k: Knobs, problem: GemmProblem) -> int:
+    """k tiles that a CTA loads for a work tile."""
+    return -(-problem.k // (k.tile_k * k.split_k * k.cluster_k))
+
+
 def accumulator_registers(k: Knobs, problem: GemmProblem) -> int:
     """Accumulator registers of a consumer's thread."""
     extent, width = k.warpgroup_tile

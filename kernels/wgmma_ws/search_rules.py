@@ -14,6 +14,7 @@ from kernels.wgmma_ws.layout import (
     clusters,
     clusters_at_once,
     fixed_bytes,
+    k_tiles,
     l2_keeps_bytes,
     single_wave,
     stage_bytes,
@@ -160,8 +161,7 @@ def _why_small(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
 
 def useful_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> int:
     """The most stages that fit shared memory and have a k tile to hold."""
-    depth = -(-p.k // (k.tile_k * k.split_k * k.cluster_k))
-    return min(_most_stages(k, p, d), max(3, depth))
+    return min(_most_stages(k, p, d), max(3, k_tiles(k, p)))
 
 
 def _most_stages(k: Knobs, p: GemmProblem, d: DeviceSpec, spared: int = 0) -> int:

@@ -2,7 +2,8 @@
 
 The ladder shows which families are worth a trial: a family that was far behind on the nearest row that tried
 it gets one config again two octaves further on. A hopeless one (:func:`kernels.registry.hopeless`) gets none,
-unless the nearest row that tried it measured it not far behind, or the request names it. Rows of one class
+unless the nearest row that tried it measured it not far behind, or the request names it. One that no row
+tried counts by its odds, and configs come in their order (:func:`kernels.registry.odds`). Rows of one class
 of M have the same heuristic configs and share their measurements: a config that was behind on the nearest row
 makes room for the next config of its family.
 """
@@ -27,7 +28,7 @@ from tuner.store.exchange import current_config
 CLOSE = 1.15  # times the best of a row: the family may win on the next one
 FAR = 1.6  # times the best of a row: it is not tried on the next one
 AGAIN = 2.0  # octaves of M after which it is
-UNLIKELY = 1 / 4  # odds below which a family that no row tried counts as far behind
+UNLIKELY = 1 / 4  # odds up to which a family that no row tried has few configs
 SLOWER = 1.2  # times the least estimate of its family's heuristic configs: a config is not promising
 
 
