@@ -147,10 +147,7 @@ def _outdoes(earlier: BestConfig, later: BestConfig) -> bool:
 
 def exact(session: Session, target: str, problem: GemmProblem) -> list[StoredBest]:
     """Winners for this very problem, the latest first; at most one for a device class."""
-    problem_id = entities.find_problem(session, problem)
-    if problem_id is None:
-        return []
-    found = session.execute(_exact(), {"target": target, "problem_id": problem_id})
+    found = session.execute(_exact(), {"target": target, "canonical": records.canonical(problem.to_dict())})
     return _READER.readable(found)
 
 
@@ -293,7 +290,7 @@ def _exact() -> Select[BestConfigRow, str]:
     # NOTE: built once: building it anew costs more than SQLite takes to answer it.
     target: BindParameter[str] = bindparam("target")
     there = or_(BestConfigRow.device_class == target, BestConfigRow.arch == target)
-    query = _all().where(there, BestConfigRow.problem_id == bindparam("problem_id"), _SERVED)
+    query = _all().where(there, ProblemRow.canonical == bindparam("canonical"), _SERVED)
     return query.order_by(BestConfigRow.created.desc(), BestConfigRow.id)
 
 
