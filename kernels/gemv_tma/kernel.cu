@@ -36,21 +36,31 @@ extern "C" __global__ void __launch_bounds__(cfg::threads + 32, 1)
     gemv_tma(const __grid_constant__ TensorMap map_weights, int batch, GEMM_PARAMETERS) {
     release_next_kernel();
     const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+    const SharedMemory shared{(smem_address(smem) + 1023u) & ~1023u};
+    const bool produces = warp == cfg::warps;
+    if (produces) {
+        if (elect_lane()) {
+            tma_prefetch_map(&map_weights);
+            shared.init();
+        }
+        __syncwarp();
+    }
+    // Without a cluster the producer loads at once, and only the consumers wait for the barriers. In a cluster a CTA must have
+    // started before others write to its shared memory.
+    if constexpr (cfg::cluster_k > 1)
+        cluster_arrive_barriers();
+    else if (produces)
+        named_barrier_arrive(2, cfg::threads + 32);
     const Scheduler scheduler(cfg::weights_are_a ? m : n, cfg::weights_are_a ? n : m, k, batch,
                               cfg::cluster_k == 1 ? 0 : cluster_rank());
-    const SharedMemory shared{(smem_address(smem) + 1023u) & ~1023u};
-    if (warp == 0 && elect_lane()) {
-        tma_prefetch_map(&map_weights);
-        shared.init();
-    }
-    if constexpr (cfg::cluster_k == 1)
-        __syncthreads();
-    else
-        cluster_sync_barriers(); // a CTA must have started before others write to its shared memory
-    if constexpr (cfg::prefetch > 0) prefetch_weights(scheduler, &map_weights);
+    if (cfg::prefetch > 0 && !produces) prefetch_weights(scheduler, &map_weights);
+    if constexpr (cfg::cluster_k > 1)
+        cluster_wait_barriers();
+    else if (!produces)
+        named_barrier_sync(2, cfg::threads + 32);
     await_previous_kernel();
 
-    if (warp == cfg::warps) {
+    if (produces) {
         if (elect_lane()) produce(scheduler, shared, &map_weights);
         return;
     }

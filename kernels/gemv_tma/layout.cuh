@@ -28,7 +28,8 @@ struct Scheduler {
           first(blockIdx.x / cfg::cluster_k), step(gridDim.x / cfg::cluster_k), rank(rank) {}
 
     __device__ __forceinline__ WorkTile work_tile(int index) const {
-        const int weight_tile = index / slices, slice = index - weight_tile * slices, batch = slice / activation_tiles;
+        const int weight_tile = slices == 1 ? index : index / slices, slice = index - weight_tile * slices;
+        const int batch = slice < activation_tiles ? 0 : slice / activation_tiles;
         return {weight_tile,
                 slice,
                 batch,

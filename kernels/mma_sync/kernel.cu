@@ -181,7 +181,7 @@ struct MainLoop {
 extern "C" __global__ void __launch_bounds__(cfg::threads, MIN_CTAS_PER_SM) mma_sync(GEMM_PARAMETERS) {
     release_next_kernel();
     const int tiles_m = (m + cfg::tile_m - 1) / cfg::tile_m, tiles_n = (n + cfg::tile_n - 1) / cfg::tile_n;
-    const TileCoord tile = raster_tile<true>(blockIdx.x, tiles_m, tiles_n);
+    const TileCoord tile = raster_tile(blockIdx.x, tiles_m, tiles_n);
     const int split = blockIdx.y;
     const long long batch = blockIdx.z;
     a += batch * stride_a, b += batch * stride_b, d += batch * stride_d;

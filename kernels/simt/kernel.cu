@@ -163,7 +163,7 @@ __device__ __forceinline__ void multiply_staged(ElementAccumulator (&acc)[cfg::t
 
 extern "C" __global__ void __launch_bounds__(cfg::threads, 1) simt(GEMM_PARAMETERS) {
     const int tiles_m = (m + cfg::tile_m - 1) / cfg::tile_m, tiles_n = (n + cfg::tile_n - 1) / cfg::tile_n;
-    const TileCoord tile = raster_tile<true>(blockIdx.x, tiles_m, tiles_n);
+    const TileCoord tile = raster_tile(blockIdx.x, tiles_m, tiles_n);
     const int row0 = tile.m * cfg::tile_m, col0 = tile.n * cfg::tile_n;
     const long long batch = blockIdx.z;
     a += batch * stride_a, b += batch * stride_b, d += batch * stride_d;

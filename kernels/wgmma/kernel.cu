@@ -92,20 +92,21 @@ struct MainLoop {
 extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
     wgmma_gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, GEMM_PARAMETERS) {
     release_next_kernel();
+    const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+    const Stages ring{smem_address(smem)};
+    if (warp == 0 && elect_lane()) {
+        tma_prefetch_map(&map_a);
+        tma_prefetch_map(&map_b);
+        ring.init(cfg::all_arrive ? cfg::threads : cfg::warps);
+    }
     const int tiles_m = (m + cfg::tile_m - 1) / cfg::tile_m, tiles_n = (n + cfg::tile_n - 1) / cfg::tile_n;
     const TileCoord tile = raster_tile(blockIdx.x, tiles_m, tiles_n);
     const TileCoord origin{tile.m * cfg::tile_m, tile.n * cfg::tile_n};
-    const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
     const int batch = blockIdx.z;
     d += batch * stride_d;
     if constexpr (cfg::has_c) c += batch * stride_c;
 
-    const MainLoop loop{{smem_address(smem)}, &map_a, &map_b, origin.m, origin.n, batch, (k + cfg::tile_k - 1) / cfg::tile_k, warp};
-    if (warp == 0 && elect_lane()) {
-        tma_prefetch_map(&map_a);
-        tma_prefetch_map(&map_b);
-        loop.ring.init(cfg::all_arrive ? cfg::threads : cfg::warps);
-    }
+    const MainLoop loop{ring, &map_a, &map_b, origin.m, origin.n, batch, (k + cfg::tile_k - 1) / cfg::tile_k, warp};
     await_previous_kernel();
     if (warp == 0 && elect_lane()) {
         for (int i = 0; i < min(cfg::stages, loop.k_tiles); ++i) loop.load_tile(i, i);

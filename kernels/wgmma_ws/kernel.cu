@@ -26,11 +26,9 @@
 
 // Prefetches the CTA's slice of one operand's first k tiles into the L2, one k tile a lane, while the previous kernel ends, even
 // if that kernel still writes the operand.
-__device__ __forceinline__ void prefetch(Scheduler scheduler, const TensorMap* map_a, const TensorMap* map_b) {
+__device__ __forceinline__ void prefetch(const WorkTile& work, const TensorMap* map_a, const TensorMap* map_b) {
     const int lane = threadIdx.x % 32;
-    WorkTile work;
-    if (lane >= cfg::prefetch || !scheduler.next(work)) return;
-    if (lane >= work.k_tiles()) return;
+    if (lane >= min(cfg::prefetch, work.k_tiles())) return;
     const int index = work.k_tile(lane);
     const ClusterPosition position;
     if constexpr (cfg::prefetch_a)
@@ -47,9 +45,9 @@ __device__ __forceinline__ void await_load_interval() {
         for (const unsigned now = unsigned(clock()) / interval; unsigned(clock()) / interval == now;) {}
 }
 
-// NOTE: a stage is loaded again when the consumers of all CTAs that read it have released it, because a multicast overwrites
-// their copies too.
-__device__ __forceinline__ void produce(const SharedMemory& smem, Scheduler scheduler, const TensorMap* map_a,
+// Loads `work` and all work tiles after it. NOTE: a stage is loaded again when the consumers of all CTAs that read it have
+// released it, because a multicast overwrites their copies too.
+__device__ __forceinline__ void produce(const SharedMemory& smem, Scheduler& scheduler, WorkTile& work, const TensorMap* map_a,
                                         const TensorMap* map_b) {
     const ClusterPosition position;
     const unsigned short multicast_a = position.multicast_a(), multicast_b = position.multicast_b();
@@ -58,7 +56,7 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, Scheduler sche
     constexpr bool b_first = cfg::cluster_m > 1 && cfg::cluster_n == 1;
     const Stages& ring = smem.ring;
     RingState state;
-    for (WorkTile work; scheduler.next(work);)
+    do {
         for (int count = 0; count < work.k_tiles(); ++count) {
             const int index = work.k_tile(count);
             mbarrier_wait(ring.empty(state.stage), state.phase ^ 1);
@@ -75,6 +73,7 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, Scheduler sche
             if constexpr (!b_first) load_b();
             state.advance();
         }
+    } while (scheduler.next(work));
     // NOTE: a CTA must not exit while another may still write to its shared memory, be it an arrival.
     if constexpr (cfg::cluster > 1)
         for (int stage = 0; stage < cfg::stages; ++stage) {
@@ -252,17 +251,18 @@ private:
 // NOTE: aligning it costs nothing as long as there is no static shared memory before it.
 extern __shared__ __align__(1024) char smem_start[];
 
-// A lane of the producer's first warp initialises the barriers. Without a cluster it then loads at once.
+// A lane of the producer's first warp initialises the barriers. Without a cluster it then loads at once; with one it waits for
+// those of the other CTAs.
 constexpr int announced_threads = 32 + 128 * cfg::consumers;
 __device__ __forceinline__ void announce_barriers(int warp) {
     if constexpr (cfg::cluster > 1)
-        cluster_sync_barriers();
+        cluster_arrive_barriers();
     else if (warp == 0)
         named_barrier_arrive(0, announced_threads);
 }
 __device__ __forceinline__ void await_barriers() {
     if constexpr (cfg::cluster > 1)
-        cluster_sync_barriers();
+        cluster_wait_barriers();
     else
         named_barrier_sync(0, announced_threads);
 }
@@ -289,26 +289,34 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
     if constexpr (!cfg::gpc_order) release_next_kernel();
     const SharedMemory smem(smem_address(smem_start));
     const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
-    const Scheduler scheduler(m, n, k, batch, FIRST_WORK_TILE);
-    // NOTE: the roles part at the top, so that the assembler gives each the registers it asks for.
-    if (warp < 4) {
-        if (cfg::prefetch > 0 && warp == 1) prefetch(scheduler, &map_a, &map_b);
-        if constexpr (cfg::consumers > 1) registers_decrease<cfg::producer_registers>();
-        if (warp == 0) {
-            if (elect_lane()) smem.init((cfg::pingpong ? 1 : cfg::consumers) * ClusterPosition::readers);
-            __syncwarp();
-        }
-        announce_barriers(warp);
-        if (warp == 0 && elect_lane()) {
+    // Every instruction and every parameter is fetched anew, so the first load comes some 0.8 us after the start. What others
+    // wait for comes first: tensor maps, barriers, and of a cluster the news that this CTA has started.
+    if (warp == 0) {
+        if (elect_lane()) {
             tma_prefetch_map(&map_a);
             tma_prefetch_map(&map_b);
+            smem.init((cfg::pingpong ? 1 : cfg::consumers) * ClusterPosition::readers);
+        }
+        __syncwarp();
+    }
+    announce_barriers(warp);
+    Scheduler scheduler(m, n, k, batch, FIRST_WORK_TILE);
+    // NOTE: the roles part at the top, so that the assembler gives each the registers it asks for.
+    if (warp < 4) {
+        if constexpr (cfg::consumers > 1) registers_decrease<cfg::producer_registers>();
+        WorkTile work;
+        const bool any = scheduler.next(work);
+        if (cfg::prefetch > 0 && warp == 1 && any) prefetch(work, &map_a, &map_b);
+        if constexpr (cfg::cluster > 1) await_barriers();
+        if (warp == 0 && any && elect_lane()) {
             await_previous_kernel();
-            produce(smem, scheduler, &map_a, &map_b);
+            produce(smem, scheduler, work, &map_a, &map_b);
         }
     } else {
         if constexpr (cfg::consumers > 1) registers_increase<cfg::consumer_registers>();
         const int consumer = warp / 4 - 1;
         const Store store({c, d, bias, ldc, ldd, m, n, alpha, beta}, MAP_D, consumer);
+        if (cfg::tma_store && threadIdx.x % 128 == 0) tma_prefetch_map(MAP_D);
         const Partials partials(workspace, scheduler, consumer, smem.word(consumer));
         await_barriers();
         await_previous_kernel();

@@ -108,8 +108,8 @@ private:
 
     __device__ __forceinline__ void locate(WorkTile& work, int cluster_tile) const {
         const int in_matrix = across_m * across_n;
-        const TileCoord corner = raster_tile(cluster_tile % in_matrix, across_m, across_n);
-        work.batch = cluster_tile / in_matrix;
+        work.batch = batch == 1 ? 0 : cluster_tile / in_matrix;
+        const TileCoord corner = raster_tile(cluster_tile - work.batch * in_matrix, across_m, across_n);
         work.tile = cluster_tile * cfg::cluster_tiles + rank;
         work.m = (corner.m * cfg::cluster_m + rank % cfg::cluster_m) * cfg::tile_m;
         work.n = (corner.n * cfg::cluster_n + rank / cfg::cluster_m) * cfg::tile_n;

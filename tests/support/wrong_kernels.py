@@ -95,14 +95,8 @@ FAULTS = (
     ),
     # The raster order.
     Fault("wgmma_ws", RASTER, "j = across - 1 - j;", "j = across - j;", PLAIN, SNAKE),
-    Fault("mma_sync", RASTER, "min(along - first, cfg::swizzle_size)", "cfg::swizzle_size", PLAIN, ONE_STRIP),
-    Fault(
-        "mma_sync",
-        RASTER,
-        "const int within = index - strip * strip_tiles;",
-        "const int within = index;",
-        PLAIN,
-    ),
+    Fault("mma_sync", RASTER, "width >= cfg::swizzle_size", "true", PLAIN, ONE_STRIP),
+    Fault("mma_sync", RASTER, "within = index - strip * strip_tiles", "within = index", PLAIN),
     # Split-K by the last CTA to arrive.
     Fault("mma_sync", SPLIT_K, "values[i] += __ldcg", "values[i] = __ldcg", LONG, SPLIT),
     Fault("mma_sync", SPLIT_K, "if (threadIdx.x == 0) *counter = 0;", "", LONG, SPLIT),
@@ -240,7 +234,7 @@ FAULTS = (
         FLOAT8,
         {"promote": 2, "tile_k": 128},
     ),
-    Fault("wgmma_ws", WS_ORDER, "work.batch = cluster_tile / in_matrix;", "work.batch = 0;"),
+    Fault("wgmma_ws", WS_ORDER, "batch == 1 ? 0 : cluster_tile / in_matrix", "0"),
     Fault(
         "wgmma_ws",
         WS_ORDER,

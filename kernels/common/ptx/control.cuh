@@ -29,12 +29,12 @@ __device__ __forceinline__ unsigned cluster_rank() {
     return rank;
 }
 
-// A barrier of all threads of the cluster; warps need not be converged. After it every thread sees the mbarriers that
-// were initialised and fenced (mbarrier_init_fence) before it. NOTE: it orders nothing else. With a release the
-// assembler waits for all memory accesses, which takes a tenth of a microsecond even without any.
-__device__ __forceinline__ void cluster_sync_barriers() {
-    asm volatile("barrier.cluster.arrive.relaxed; barrier.cluster.wait.acquire;" ::: "memory");
-}
+// A barrier of all threads of the cluster in two steps; warps need not be converged. After the wait a thread sees the
+// mbarriers that were initialised and fenced (mbarrier_init_fence) before the arrivals, and all CTAs have started. NOTE: it
+// orders nothing else. With a release the assembler waits for all memory accesses, which takes a tenth of a microsecond
+// even without any.
+__device__ __forceinline__ void cluster_arrive_barriers() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait_barriers() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
 // The address, in the cluster's shared window, of `smem` in CTA `rank`.
 __device__ __forceinline__ unsigned cluster_address(unsigned smem, unsigned rank) {

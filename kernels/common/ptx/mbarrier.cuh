@@ -9,7 +9,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, unsigned arrival
 }
 
 // Makes the barriers that this thread initialised visible to the asynchronous proxy, and to the CTAs of the cluster that
-// then meet in cluster_sync_barriers.
+// then meet in cluster_wait_barriers.
 __device__ __forceinline__ void mbarrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
