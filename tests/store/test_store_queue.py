@@ -14,9 +14,10 @@ from service.errors import Kind, Refusal
 from service.settings import Settings
 from tilewright.schema.job import JobStatus
 from tuner.store import jobs
-from tuner.store.access import keys
+from tuner.store.access import audit, keys
+from tuner.store.access.audit import Action
 from tuner.store.database import Store
-from tuner.store.models import JobRow
+from tuner.store.models import AuditRow, JobRow
 from tuner.store.queue import claims
 from tuner.store.records import JobRecord, utc_now
 
@@ -167,23 +168,30 @@ def test_a_caller_leaves_room_for_others(store: Store) -> None:
         room(store, "192.0.2.3")
 
 
+def queued_and_cancelled(store: Store, caller: str, by: str, *extents: int) -> None:
+    queue(store, caller, *extents)
+    with store.begin() as session:
+        for job_id in session.scalars(select(JobRow.id).where(JobRow.status == JobStatus.QUEUED)):
+            jobs.request_cancel(session, job_id)
+            audit.note(session, audit.who_is(by, by_key=False), Action.CANCEL_JOB, job_id)
+
+
 def test_who_submits_and_cancels_is_stopped(store: Store) -> None:
     """Each such job leaves rows; the queue does not see them."""
-
-    def queued_and_cancelled(*extents: int) -> None:
-        queue(store, "192.0.2.1", *extents)
-        with store.begin() as session:
-            for job_id in session.scalars(select(JobRow.id).where(JobRow.status == JobStatus.QUEUED)):
-                jobs.request_cancel(session, job_id)
-
     for first in range(1, 40, 4):
         assert room(store, "192.0.2.1") == 4
-        queued_and_cancelled(*range(first, first + 4))
+        queued_and_cancelled(store, "192.0.2.1", "192.0.2.1", *range(first, first + 4))
     with pytest.raises(Refusal, match="cancelled 40 jobs within a day before they began"):
         room(store, "192.0.2.1")
     assert room(store, "192.0.2.2") == 4
     with store.begin() as session:
-        session.execute(update(JobRow).values(finished=utc_now() - timedelta(days=1.01)))
+        session.execute(update(AuditRow).values(created=utc_now() - timedelta(days=1.01)))
+    assert room(store, "192.0.2.1") == 4
+
+
+def test_what_others_cancel_is_not_charged_to_the_owner(store: Store) -> None:
+    for first in range(1, 80, 4):
+        queued_and_cancelled(store, "192.0.2.1", "192.0.2.2", *range(first, first + 4))
     assert room(store, "192.0.2.1") == 4
 
 

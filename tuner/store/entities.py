@@ -8,16 +8,17 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, bindparam, delete, exists, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.artifact import Artifact
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tuner.store.database import Values, insert_new, insert_or_update, parts
-from tuner.store.models import ArtifactRow, DeviceRow, JobRow, ProblemRow
+from tuner.store.models import ArtifactRow, Base, DeviceRow, JobRow, ProblemRow
 from tuner.store.records import DeviceRecord, RowReader, canonical, utc_now
 
+_UNSYNCHRONIZED = {"synchronize_session": False}
 _NEVER_HERE = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -76,18 +77,35 @@ _DEVICES = RowReader("device", lambda row: row.id, _device)
 
 # NOTE: built once: building a statement anew costs more than SQLite takes to answer it.
 _ID = select(ProblemRow.id).where(ProblemRow.canonical == bindparam("canonical"))
+_HELD = _ID.with_for_update(read=True, key_share=True)
 
 
 def ensure_problem(session: Session, problem: GemmProblem) -> int:
-    """The id of a problem, which is kept where it was not."""
-    found = find_problem(session, problem)
-    if found is not None:
-        return found
-    logs = {f"log2_{name}": math.log2(getattr(problem, name)) for name in ("m", "n", "k")}
+    """The id of a problem, which is kept where it was not, and not removed before this transaction ends."""
     data = problem.to_dict()
     text = canonical(data)
-    insert_new(session, ProblemRow, {**data, **logs, "canonical": text})
-    return session.scalars(_ID, {"canonical": text}).one()
+    while (found := session.scalars(_HELD, {"canonical": text}).one_or_none()) is None:
+        logs = {f"log2_{name}": math.log2(getattr(problem, name)) for name in ("m", "n", "k")}
+        insert_new(session, ProblemRow, {**data, **logs, "canonical": text})
+    return found
+
+
+def unnamed_problems() -> Select[int]:
+    """The ids of problems that no row of another table names."""
+    columns = (column for table in Base.metadata.sorted_tables for column in table.columns)
+    problem_id = ProblemRow.__table__.c.id
+    naming = [exists().where(column == problem_id) for column in columns if column.references(problem_id)]
+    return select(ProblemRow.id).where(~or_(*naming))
+
+
+def remove_unnamed_problems(session: Session, ids: Sequence[int]) -> int:
+    """Delete those of some problems that no row of another table names; gives how many."""
+    # NOTE: two statements: PostgreSQL's second one sees the rows of those who held a problem until the first.
+    these = unnamed_problems().where(ProblemRow.id.in_(ids))
+    held = list(session.scalars(these.with_for_update(skip_locked=True, of=ProblemRow)))
+    going = delete(ProblemRow).where(ProblemRow.id.in_(these.where(ProblemRow.id.in_(held))))
+    removed = session.scalars(going.returning(ProblemRow.id), execution_options=_UNSYNCHRONIZED).all()
+    return len(removed)
 
 
 def find_problem(session: Session, problem: GemmProblem) -> int | None:

@@ -195,6 +195,7 @@ def remove_problem(session: Session, problem: GemmProblem) -> RecordCounts:
     left = set(session.scalars(select(LadderRow.job_id).where(LadderRow.job_id.in_(named))))
     ids = [job_id for job_id in named if job_id not in left]
     trials += remove_jobs(session, ids)
+    entities.remove_unnamed_problems(session, [problem_id])
     return RecordCounts(jobs=len(ids), trials=trials, best=winners)
 
 

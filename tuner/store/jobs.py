@@ -16,6 +16,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, JobStatus, TuneRequest, work_of
 from tilewright.schema.trial import BestConfig
 from tuner.store import entities, imports, records
+from tuner.store.access import audit
 from tuner.store.database import NEWS, StoreError, insert_new, insert_row
 from tuner.store.models import EventRow, JobRow, LadderRow, ProblemRow, TrialSlotRow
 from tuner.store.records import EventRecord, JobRecord, RowReader, Unreadable, utc_now
@@ -138,9 +139,11 @@ def queued_work(session: Session, caller: str | None = None) -> int:
 
 
 def withdrawn_work(session: Session, caller: str, since: datetime) -> int:
-    """How much of a caller was cancelled before it began, since a time, in jobs on one problem."""
+    """How much a caller submitted and cancelled before it began, since a time, in jobs on one problem."""
     never = (JobRow.status == JobStatus.CANCELLED) & JobRow.started.is_(None)
-    return _work(session, never & (JobRow.caller == caller) & (JobRow.finished >= since))
+    return _work(
+        session, never & (JobRow.caller == caller) & JobRow.id.in_(audit.cancelled_by(caller, since))
+    )
 
 
 def _work(session: Session, which: ColumnElement[bool]) -> int:

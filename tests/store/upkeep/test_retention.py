@@ -31,9 +31,9 @@ from tilewright.schema.job import JobStatus
 from tilewright.schema.trial import Trial
 from tilewright.wire import ExportQuery
 from tuner.job import neighbours
-from tuner.store import best, entities, jobs, sets, trials
+from tuner.store import best, entities, jobs, misses, sets, trials
 from tuner.store.database import Store, alembic_config
-from tuner.store.models import ArtifactRow, Base, ConfigSetRow, EventRow, JobRow, TrialRow
+from tuner.store.models import ArtifactRow, Base, ConfigSetRow, EventRow, JobRow, ProblemRow, TrialRow
 from tuner.store.queue import claims
 from tuner.store.records import JobRecord, utc_now
 from tuner.store.upkeep import retention
@@ -144,6 +144,40 @@ def test_exactly_what_is_old_goes(store: Store) -> None:
     assert gone == {"job": 1, "trial": 3, "event": 18, "artifact": 1, "config_set": 1}
     assert prune(store, DAYS) == NOTHING
     assert damages(store) == []
+
+
+def test_problems_that_nothing_names_go(store: Store) -> None:
+    """Anyone who reports misses makes up as many as there are numbers."""
+
+    def problems_of(named: bool) -> set[int]:
+        with store.read() as session:
+            unnamed = set(session.scalars(entities.unnamed_problems()))
+            return set(session.scalars(select(ProblemRow.id))) - unnamed if named else unnamed
+
+    with store.begin() as session:
+        for first in range(1000, 2000, 100):
+            reports = [misses.Report(samples.problem(first + more), 1, 1.0, False) for more in range(100)]
+            misses.note(session, samples.HOST_CLASS, reports, most=50, caller=f"192.0.2.{first}")
+    named, unnamed = problems_of(named=True), problems_of(named=False)
+    assert len(unnamed) > 50
+    prune(store, dict.fromkeys(Kind, 0.0), dry_run=True)
+    assert problems_of(named=False) == unnamed
+    prune(store, dict.fromkeys(Kind, 0.0))
+    assert problems_of(named=False) == set()
+    assert problems_of(named=True) == named
+
+
+def test_a_problem_that_is_being_named_stays(store: Store) -> None:
+    if store.engine.dialect.name == "sqlite":
+        pytest.skip("writers of SQLite follow each other")
+    with store.begin() as session:
+        kept = entities.ensure_problem(session, samples.problem(4711))
+    with store.begin() as session:
+        assert entities.ensure_problem(session, samples.problem(4711)) == kept
+        prune(store, dict.fromkeys(Kind, 0.0))
+        misses.note(session, samples.HOST_CLASS, [misses.Report(samples.problem(4711), 1, 1.0, False)], 100)
+    with store.read() as session:
+        assert entities.find_problem(session, samples.problem(4711)) == kept
 
 
 def test_the_dry_run_of_each_kind_alone_is_what_goes(store: Store) -> None:

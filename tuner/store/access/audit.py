@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import gathered
@@ -51,6 +52,18 @@ def note(session: Session, who: str, action: Action, target: object = "", **data
 def amend(session: Session, entry_id: int, **data: Any) -> None:
     """Replace the particulars of a change that goes on."""
     session.execute(update(AuditRow).where(AuditRow.id == entry_id).values(data=data))
+
+
+def who_is(caller: str, *, by_key: bool) -> str:
+    """How entries name a caller of the service: the id of a key, or an address."""
+    return f"key {caller}" if by_key else f"address {caller}"
+
+
+def cancelled_by(caller: str, since: datetime) -> Select[str]:
+    """The ids of the jobs that a caller, a key or an address, cancelled since a time."""
+    names = [who_is(caller, by_key=by_key) for by_key in (True, False)]
+    query = select(AuditRow.target).where(AuditRow.created >= since)
+    return query.where(AuditRow.action == Action.CANCEL_JOB, AuditRow.who.in_(names))
 
 
 def listing(session: Session, limit: int = 50, before: int | None = None) -> list[AuditRecord]:

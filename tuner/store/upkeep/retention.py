@@ -22,7 +22,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobStatus
-from tuner.store import imports, sets
+from tuner.store import entities, imports, sets
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
 from tuner.store.database import Store
@@ -35,6 +35,7 @@ from tuner.store.models import (
     ImportedBestRow,
     JobRow,
     LadderRow,
+    ProblemRow,
     ServedSetRow,
     TrialRow,
 )
@@ -71,6 +72,7 @@ def prune(
     who: str = audit.SERVICE,
 ) -> dict[Kind, int]:
     """Delete the rows of each kind that are older than its days (0 keeps all); returns how many of each went.
+    Problems that nothing names any more go too.
 
     A prune that deletes anything has one entry in the audit log, whose counts grow with each step.
 
@@ -80,8 +82,26 @@ def prune(
         stopping: ends the prune after a step.
         who: the caller, as written to the audit log.
     """
-    run = _Run(store, days, stopping or threading.Event(), dry_run, who)
-    return {kind: sum(run.steps(kind)) for kind in Kind if days.get(kind)}
+    stopping = stopping or threading.Event()
+    run = _Run(store, days, stopping, dry_run, who)
+    removed = {kind: sum(run.steps(kind)) for kind in Kind if days.get(kind)}
+    if not dry_run:
+        _remove_problems(store, stopping)
+    return removed
+
+
+def _remove_problems(store: Store, stopping: threading.Event) -> None:
+    """Delete the problems that nothing names any more; callers may make up any number of them."""
+    after = 0
+    while not stopping.is_set():
+        unnamed = entities.unnamed_problems().where(ProblemRow.id > after).order_by(ProblemRow.id)
+        with store.read() as session:
+            ids = session.scalars(unnamed.limit(_PAGE)).all()
+        if not ids:
+            return
+        with store.begin() as session:
+            entities.remove_unnamed_problems(session, ids)
+        after = ids[-1]
 
 
 class _Run:
