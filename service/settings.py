@@ -9,22 +9,30 @@ from typing import Annotated, Any, Literal
 import platformdirs
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
 from service.logs import LogFormat
+from tuner.store.engines.sqlite_engine import file_of, url_of
 
 _MIB = 2**20
 
 
 def _default_database() -> str:
-    return f"sqlite:///{_data_folder('') / 'tilewright.db'}"
+    return url_of(_user_folder() / "tilewright.db")
+
+
+def _user_folder() -> Path:
+    return platformdirs.user_data_path("tilewright", appauthor=False)
 
 
 def _data_folder(database_url: str) -> Path:
     """The folder of a SQLite file; that of the user's data for any other database."""
-    kind, _, path = database_url.partition(":///")
-    return (
-        Path(path).parent if kind == "sqlite" else platformdirs.user_data_path("tilewright", appauthor=False)
-    )
+    try:
+        url = make_url(database_url)
+    except (ArgumentError, ValueError):  # which the store refuses, and says why
+        return _user_folder()
+    return file_of(url).parent if url.drivername == "sqlite" and url.database else _user_folder()
 
 
 def _cores() -> int:

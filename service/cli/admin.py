@@ -42,7 +42,7 @@ from tuner.store.access.keys import KeyRecord
 from tuner.store.database import Store, without_secrets
 from tuner.store.records import utc_now
 from tuner.store.upkeep.backup import back_up, restore
-from tuner.store.upkeep.check import damages, unreadable
+from tuner.store.upkeep.check import damages, need_schema, unreadable
 from tuner.store.upkeep.check import vacuum as reclaim
 from tuner.store.upkeep.retention import prune
 
@@ -73,16 +73,19 @@ def user() -> str:
 
 
 @contextmanager
-def open_store(url: str | None, *, create: bool = False, migrate: bool = True) -> Iterator[Store]:
-    """The database at ``url``, or where the settings say it is; at this release's schema if ``migrate``.
+def open_store(url: str | None, *, create: bool = False, any_schema: bool = False) -> Iterator[Store]:
+    """The database at ``url``, or where the settings say it is; made and migrated if ``create``, and of this
+    release's schema unless ``any_schema``.
 
     Raises:
-        StoreError: it cannot be used, now or at all.
+        StoreError: it cannot be used, now or at all, or has another schema.
     """
     store = Store.open(url or Settings().database_url, create=create)
     try:
-        if migrate:
+        if create and not any_schema:
             store.migrate()
+        elif not any_schema:
+            need_schema(store)
         yield store
     except (SQLAlchemyError, sqlite3.Error) as error:
         raise unusable(error, "try again, or restore a backup with 'tilewright restore'") from error
@@ -102,7 +105,7 @@ def db() -> None:
 def upgrade(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     """Bring an empty or older database to this release's schema; one of a newer release is refused."""
     url = database_url or Settings().database_url
-    with open_store(url, create=True, migrate=False) as store:
+    with open_store(url, create=True, any_schema=True) as store:
         before = store.schema_state()
         store.migrate()
         after = store.schema_state()
@@ -114,7 +117,7 @@ def upgrade(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
 @database_app.command()
 def check(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     """Look for damage, and for rows of a newer release; exit code 1 if something is damaged."""
-    with open_store(database_url, migrate=False) as store:
+    with open_store(database_url, any_schema=True) as store:
         damaged = damages(store)
         unread = [] if damaged else unreadable(store)
     told = "\n".join([*damaged, *unread]) or "nothing is wrong"
@@ -161,7 +164,7 @@ def back_up_database(
     as_json: AsJson = False,
 ) -> None:
     """Write a backup of the database, which may be in use, and check it; a SQLite file, of PostgreSQL too."""
-    with open_store(database_url, migrate=False) as store:
+    with open_store(database_url, any_schema=True) as store:
         written = back_up(store, file)
     print_result({"file": printable(file), "bytes": written}, as_json, f"{file}: {written / 1e6:.1f} MB")
 
@@ -178,7 +181,7 @@ def restore_database(
     restore(file, url, user())
     shown = without_secrets(url)
     print_result({"file": printable(file), "database_url": shown}, as_json, f"{shown} holds what {file} held")
-    with open_store(url, migrate=False) as store, store.read() as session:
+    with open_store(url, any_schema=True) as store, store.read() as session:
         valid = keys.count_valid(session)
     if valid:
         echo(

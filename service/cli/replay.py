@@ -149,8 +149,10 @@ def _record(plan: RecordPlan, device: str | None, out: Path, resume: bool) -> Co
     """Fill the journal, write the file, and drop the journal of a complete recording."""
     settings = Settings()
     path = out.with_name(out.name + ".journal")
-    if out.exists() and not path.exists():
-        raise SpaceError(f"{out} holds a complete recording; remove it to record anew")
+    if out.exists():
+        if not path.exists():
+            raise SpaceError(f"{out} holds a complete recording; remove it to record anew")
+        _need_part(plan, out)
     with (
         contextlib.closing(Bench(device or list_devices()[0])) as bench,
         contextlib.closing(
@@ -169,6 +171,16 @@ def _record(plan: RecordPlan, device: str | None, out: Path, resume: bool) -> Co
     if recording.complete:
         path.unlink()
     return recording.counts
+
+
+def _need_part(plan: RecordPlan, out: Path) -> None:
+    """Refuse to replace a file that no earlier part of this recording wrote."""
+    try:
+        space = read_space(out)
+    except SpaceError as error:
+        raise SpaceError(f"{out} is no recording: choose another file ({error})") from error
+    if (space.family, space.problem) != (plan.family.name, plan.problem):
+        raise SpaceError(f"{out} is no recording of {plan.family.name} {plan.problem}: choose another file")
 
 
 def _family(name: str, knobs: list[str]) -> ConfigSpace[Any]:

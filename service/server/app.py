@@ -22,7 +22,7 @@ from service.engine.upkeep import Upkeep
 from service.fleet.engine import RayEngine
 from service.gemm.memory import GemmMemory
 from service.gemm.run import GemmRunner
-from service.http import access, errors, openapi, pages
+from service.http import access, deps, errors, openapi, pages
 from service.http.conditional import InFlight
 from service.http.deps import Service
 from service.http.routes import routers
@@ -60,8 +60,13 @@ def create_app(settings: Settings) -> FastAPI:
         SigningKeyError: its signing key cannot be read or made, or others may read it.
     """
     metrics = Metrics()
-    signer = Signer.load_or_create(settings.signing_key)
-    service = _service(settings, _open(settings, metrics), metrics, signer)
+    store = _open(settings, metrics)
+    try:
+        signer = Signer.load_or_create(settings.signing_key)
+    except BaseException:
+        store.close()
+        raise
+    service = _service(settings, store, metrics, signer)
     app = FastAPI(
         title="tilewright",
         version=__version__,
@@ -69,7 +74,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=_lifespan,
         redirect_slashes=False,
         openapi_url=None,  # NOTE: FastAPI's own pages ask for no key and load scripts from elsewhere
-        dependencies=[Depends(access.authorize)],
+        dependencies=[Depends(access.authorize), Depends(deps.check_plain)],
     )
     app.state.service = service
     app.state.gate = access.Gate(service.store)

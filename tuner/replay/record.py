@@ -48,7 +48,7 @@ class Journal:
         """Begin a journal, or continue the one at ``path`` if ``resume`` is set and it exists.
 
         Raises:
-            SpaceError: it exists and ``resume`` is not set, or it records something else.
+            SpaceError: it exists and ``resume`` is not set, it records something else, or it is no journal.
         """
         self.entries: dict[Config, Entry] = {}
         self.provenance: dict[str, Any] = {}
@@ -90,29 +90,29 @@ class Journal:
 
     def _load(self, head: Mapping[str, Any]) -> None:
         data = self._path.read_bytes()
+        if not data:  # a kill came before the first line
+            self._append(head)
+            return
         whole = data[: data.rfind(b"\n") + 1]
         try:
+            if not whole:
+                raise ValueError("its first line is not whole")
             self._take_all(head, *map(json.loads, whole.splitlines()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SpaceError(
-                f"{self._path} is no journal of a recording, or damaged ({error}): remove it"
+                f"{self._path} is no journal of a recording, or damaged ({error}):"
+                " choose another file or remove it"
             ) from error
         # NOTE: a kill may have truncated the last line; the next event must not be appended to it.
         os.truncate(self._path, len(whole))
-        if not whole:
-            self._append(head)
 
-    def _take_all(
-        self, head: Mapping[str, Any], first: Mapping[str, Any] | None = None, *events: Any
-    ) -> None:
+    def _take_all(self, head: Mapping[str, Any], first: Mapping[str, Any], *events: Any) -> None:
         """Take what the lines of a journal say.
 
         Raises:
             SpaceError: it records something else.
             ValueError, KeyError, TypeError, AttributeError: a line is damaged.
         """
-        if first is None:
-            return
         differing = [key for key, value in json.loads(json.dumps(head)).items() if first.get(key) != value]
         if differing:
             names = ", ".join(differing)

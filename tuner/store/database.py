@@ -30,6 +30,7 @@ from sqlalchemy import (
     event,
     func,
     insert,
+    inspect,
     make_url,
     text,
 )
@@ -56,6 +57,14 @@ class NoDatabase(StoreError):
 
 class SchemaTooNew(StoreError):
     """The database was migrated by a newer release than this one."""
+
+
+def too_new() -> SchemaTooNew:
+    """The error for a database that a newer release migrated."""
+    return SchemaTooNew(
+        "a newer release of tilewright migrated this database; upgrade this installation or point it to "
+        "another database"
+    )
 
 
 class IdempotencyConflict(StoreError):
@@ -212,10 +221,7 @@ def upgrade(connection: Connection) -> None:
         connection.execute(_TAKE, {"key": Lock.MIGRATION})
     found = state(connection)
     if found == "newer":
-        raise SchemaTooNew(
-            "a newer release of tilewright migrated this database; upgrade this installation"
-            " or point it to another database"
-        )
+        raise too_new()
     if found != "head":
         command.upgrade(alembic_config(connection), "head")
 
@@ -254,7 +260,8 @@ class Store:
         writing transaction waited, also in vain.
 
         Raises:
-            StoreError: the URL is of another kind, its driver is not installed or nothing answers.
+            StoreError: the URL is of another kind, its driver is not installed, nothing answers, or the
+                database is another application's, which is left as it is.
             NoDatabase: the file is missing.
         """
         parsed = _parse(url)
@@ -264,8 +271,9 @@ class Store:
             raise NoDatabase(f"there is no database {shown} yet; 'tilewright serve' makes it")
         try:
             engine = sqlite_engine.of(parsed, on_lock) if is_file else postgres_engine.of(parsed)
-            with engine.connect():
-                pass
+            _refuse_foreign(engine)
+            if is_file:
+                sqlite_engine.log_ahead(engine)
         except ModuleNotFoundError as error:
             raise StoreError(
                 f"{shown} needs psycopg; install the extra 'postgres' of this package"
@@ -351,6 +359,17 @@ class Store:
         self.engine.dispose()
 
 
+def _refuse_foreign(engine: Engine) -> None:
+    with engine.execution_options(**{READ: True}).connect() as connection:
+        tables = inspect(connection).get_table_names()
+    if tables and VERSION_TABLE not in tables:
+        engine.dispose()
+        raise StoreError(
+            f"{without_secrets(engine.url)} is not empty and no database of tilewright: it has tables, but"
+            f" no {VERSION_TABLE}; use one of tilewright, or an empty one"
+        )
+
+
 def without_secrets(url: URL | str) -> str:
     """The URL of a database without its passwords, of which its options may have some too."""
     parsed = make_url(url)
@@ -376,4 +395,6 @@ def _parse(url: str) -> URL:
         )
     if parsed.drivername == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise StoreError("a store in memory keeps nothing; use sqlite:///path/to/file.db")
+    if parsed.drivername == "sqlite" and sqlite_engine.cuts_file(url):
+        raise StoreError("'?' in the URL of a SQLite file begins its options; use %3F for it in the path")
     return parsed

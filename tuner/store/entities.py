@@ -92,10 +92,9 @@ def ensure_problem(session: Session, problem: GemmProblem) -> int:
 
 def unnamed_problems() -> Select[int]:
     """The ids of problems that no row of another table names."""
-    columns = (column for table in Base.metadata.sorted_tables for column in table.columns)
-    problem_id = ProblemRow.__table__.c.id
-    naming = [exists().where(column == problem_id) for column in columns if column.references(problem_id)]
-    return select(ProblemRow.id).where(~or_(*naming))
+    keys = (key for table in Base.metadata.sorted_tables for key in table.foreign_keys)
+    naming = (key.parent for key in keys if key.column.table.name == ProblemRow.__tablename__)
+    return select(ProblemRow.id).where(~or_(*(exists().where(one == ProblemRow.id) for one in naming)))
 
 
 def remove_unnamed_problems(session: Session, ids: Sequence[int]) -> int:

@@ -196,7 +196,7 @@ def test_what_is_worth_another_thing_today_is_answered_anew(
         ({"layout": "zz"}, 422),
         ({"dtype": "int8", "activation": "gelu"}, 422),
         ({"unknown": 1}, 422),
-        ({"m": ["65", "64"]}, 200),
+        ({"m": ["65", "64"]}, 422),
     ],
 )
 def test_an_answer_is_the_same_however_its_query_is_read(

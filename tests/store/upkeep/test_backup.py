@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import sqlite3
 import threading
 import time
@@ -27,6 +28,7 @@ from tuner.store import entities, jobs, sets
 from tuner.store.access import keys
 from tuner.store.database import Store, StoreError, alembic_config
 from tuner.store.engines import postgres_engine
+from tuner.store.engines.sqlite_engine import url_of
 from tuner.store.upkeep import backup
 from tuner.store.upkeep.backup import back_up, restore
 from tuner.store.upkeep.check import damages, unreadable, vacuum
@@ -172,6 +174,72 @@ def test_a_backup_does_not_replace_its_own_database(sqlite_databases: Databases,
         assert rows(store)["job"] == jobs_before
 
 
+@pytest.mark.parametrize("database_too", [True, False])
+def test_a_backup_does_not_lie_beside_the_log_of_another_database(
+    store: Store, sqlite_databases: Databases, tmp_path: Path, database_too: bool
+) -> None:
+    """SQLite would apply the log of a database that was killed to the backup."""
+    file, link = tmp_path / "old.db", tmp_path / "link.db"
+    link.symlink_to(file)
+    with opened(sqlite_databases.copy(migrate)) as used, used.begin() as session:
+        jobs.submit(session, samples.request(), samples.HOST)
+        session.flush()
+        lost = Path(str(used.engine.url.database))
+        shutil.copyfile(lost, file)
+        session.commit()
+        shutil.copyfile(f"{lost}-wal", f"{file}-wal")
+    if not database_too:
+        file.unlink()
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.exists()}
+    for name in (file, link):
+        with pytest.raises(StoreError, match=r"old.db-wal belongs to it; use another file"):
+            back_up(store, name)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.exists()} == before
+
+
+def test_a_backup_does_not_replace_a_database_in_use(
+    store: Store, sqlite_databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one that is opened while the backup is written."""
+    copy_rows = "_copy_sqlite" if store.engine.dialect.name == "sqlite" else "_copy_to_sqlite"
+    url = sqlite_databases.copy(migrate)
+    file = Path(url.removeprefix("sqlite:///"))
+    with opened(url) as idle:
+        assert vacuum(idle)
+        assert Path(f"{file}-wal").stat().st_size == 0
+        with pytest.raises(StoreError, match="is a database in use"):
+            back_up(store, file)
+    copied = getattr(backup, copy_rows)
+
+    def slowly(*given: Any) -> None:
+        copied(*given)
+        started.enter_context(opened(url))
+
+    monkeypatch.setattr(backup, copy_rows, slowly)
+    with contextlib.ExitStack() as started, pytest.raises(StoreError, match="is a database in use"):
+        back_up(store, file)
+
+
+def test_a_backup_needs_a_schema(databases: Databases, tmp_path: Path) -> None:
+    with opened(databases.empty()) as empty, pytest.raises(StoreError, match="has nothing to back up"):
+        back_up(empty, tmp_path / "backup.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%20b"])
+def test_backups_go_into_folders_of_any_name(store: Store, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    back_up(store, folder / "backup.db")
+    restore(folder / "backup.db", url_of(folder / "new.db"))
+    with opened(url_of(folder / "new.db")) as restored:
+        assert rows(restored)["job"] == rows(store)["job"]
+    assert sorted(path.name for path in folder.iterdir()) == ["backup.db", "new.db"]
+    with pytest.raises(StoreError, match="use %3F"):
+        restore(folder / "backup.db", f"sqlite:///{tmp_path}/cut?b.db")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_database_that_is_not_empty_stays_as_it_is(store: Store, tmp_path: Path) -> None:
     back_up(store, tmp_path / "backup.db")
     before = rows(store)
@@ -219,7 +287,7 @@ def test_a_file_with_tables_of_others_is_not_replaced(sqlite_databases: Database
         connection.execute("CREATE TABLE mine (x)")
     with opened(sqlite_databases.copy(populate)) as store:
         back_up(store, tmp_path / "backup.db")
-    with pytest.raises(StoreError, match="is not empty; restore into a new"):
+    with pytest.raises(StoreError, match="is not empty and no database of tilewright"):
         restore(tmp_path / "backup.db", f"sqlite:///{other}")
     with contextlib.closing(sqlite3.connect(other)) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]

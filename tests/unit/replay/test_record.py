@@ -188,6 +188,18 @@ def test_a_journal_that_is_none_is_left_as_it_is(tmp_path: Path, damage: bytes, 
     assert path.read_bytes() == content
 
 
+def test_a_file_without_a_whole_first_line_is_no_journal(tmp_path: Path) -> None:
+    """An empty one is of a recording that was killed before its first line."""
+    path = tmp_path / "j"
+    path.write_text("my notes, no newline")
+    with pytest.raises(SpaceError, match="its first line is not whole"):
+        journal(path, Surroundings(), resume=True)
+    assert path.read_text() == "my notes, no newline"
+    path.write_text("")
+    journal(path, Surroundings(), resume=True)
+    assert journal(path, Surroundings(), resume=True).entries == {}
+
+
 def test_a_journal_is_never_overwritten_by_accident(tmp_path: Path) -> None:
     journal(tmp_path / "j", Surroundings())
     with pytest.raises(SpaceError, match="--resume"):

@@ -28,6 +28,17 @@ def test_defaults_are_local() -> None:
     assert settings.devices == ()
 
 
+@pytest.mark.parametrize("folder", ["a?b", "a%20b"])
+def test_the_database_lies_in_a_home_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / folder))
+    settings = Settings()
+    Store.open(settings.database_url).close()
+    assert (tmp_path / folder / "tilewright" / "tilewright.db").exists()
+    assert settings.signing_key == tmp_path / folder / "tilewright" / "signing.key"
+
+
 def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_DEVICES", "cuda:0, host")
     monkeypatch.setenv("TILEWRIGHT_PORT", "9")

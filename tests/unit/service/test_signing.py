@@ -109,8 +109,10 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 def test_it_lies_beside_a_sqlite_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    assert Settings(database_url="sqlite:////var/lib/x/a.db").signing_key == Path("/var/lib/x/signing.key")
     own = tmp_path / "data" / "tilewright" / "signing.key"
+    assert Settings(database_url="sqlite:////var/lib/x/a.db").signing_key == Path("/var/lib/x/signing.key")
+    assert Settings(database_url="sqlite:////var/a%20b/a.db").signing_key == Path("/var/a b/signing.key")
+    assert Settings(database_url="nonsense").signing_key == own
     assert Settings(database_url="postgresql+psycopg://u@h/d").signing_key == own
     assert Settings().signing_key == own
     monkeypatch.setenv("TILEWRIGHT_SIGNING_KEY", "/run/secrets/key")

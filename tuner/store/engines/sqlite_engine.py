@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
@@ -21,12 +23,31 @@ from tuner.store.engines import READ, WAIT_S
 BUSY_SECONDS = 30
 _BUSY_TIMEOUT = "PRAGMA busy_timeout={}"  # NOTE: a pragma takes no parameter
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.01
+_OPTIONS = {"uri", "timeout", "isolation_level", "detect_types", "check_same_thread", "cached_statements"}
+
+
+def url_of(file: Path) -> str:
+    """The URL of a file, whatever its name."""
+    return f"sqlite:///{file}".replace("%", "%25").replace("?", "%3F")
+
+
+def file_of(url: URL) -> Path:
+    """The file of a URL."""
+    # NOTE: as SQLAlchemy has it, which drops ".." together with what precedes it, a symlink or not.
+    return Path(os.path.abspath(url.database or ""))
+
+
+def cuts_file(url: str) -> bool:
+    """Whether what follows a ``?`` in a URL is a part of the file's name rather than options."""
+    _, mark, options = url.partition("?")
+    names = {name for name, _ in parse_qsl(options, keep_blank_values=True)}
+    return bool(mark) and not (names and names <= _OPTIONS)
 
 
 def of(url: URL, on_lock: Callable[[float], None]) -> Engine:
     """The engine of a file, which is made where it is missing; ``on_lock`` is told how many seconds each
     writing transaction waited."""
-    file = _file(url)
+    file = file_of(url)
     private_folder(file.parent)
     if not file.exists():
         file.touch(0o600)  # others could read results and digests of keys; its log gets the same mode
@@ -43,10 +64,18 @@ def of(url: URL, on_lock: Callable[[float], None]) -> Engine:
     return engine
 
 
+def log_ahead(engine: Engine) -> None:
+    """Turn on WAL mode, which SQLite keeps in the file."""
+    with contextlib.closing(engine.raw_connection()) as connection:
+        driver: Any = connection.driver_connection
+        if driver.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+            driver.execute("PRAGMA journal_mode=WAL")
+
+
 def keep_to_file(engine: Engine) -> None:
     """Refuse transactions while the path leads to another file than the one that was opened, or to none:
     connections that are open would write to a file that no name leads to, and new ones to another."""
-    file = _file(engine.url)
+    file = file_of(engine.url)
     opened = _identity(file)
 
     def check(*_: object) -> None:
@@ -58,11 +87,6 @@ def keep_to_file(engine: Engine) -> None:
     # NOTE: after connecting too, else one that began before the file was replaced stays in the pool.
     for moment in ("do_connect", "connect", "checkout"):
         event.listen(engine, moment, check, insert=True)
-
-
-def _file(url: URL) -> Path:
-    # NOTE: as SQLAlchemy has it, which drops ".." together with what precedes it, a symlink or not.
-    return Path(os.path.abspath(url.database or ""))
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
@@ -92,8 +116,6 @@ def _open_existing(
 def _prepare(connection: Any, _record: Any) -> None:
     # NOTE: without this the driver begins by itself, too late, and commits before a CREATE TABLE.
     connection.isolation_level = None
-    if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-        connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("PRAGMA foreign_keys=ON")
 

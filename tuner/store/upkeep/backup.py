@@ -22,6 +22,7 @@ from tuner.store.access import audit
 from tuner.store.access.audit import Action
 from tuner.store.database import Store, StoreError, upgrade, without_secrets
 from tuner.store.engines import READ
+from tuner.store.engines.sqlite_engine import url_of
 from tuner.store.models import Base
 from tuner.store.upkeep.check import damaged_pages, damages, need_schema
 from tuner.store.upkeep.sqlite_file import beside
@@ -35,14 +36,19 @@ def back_up(store: Store, file: Path) -> int:
     there already is replaced once the new one is whole; a link stays, and what it leads to is replaced.
 
     Raises:
-        StoreError: the file is of the database itself or no regular one, the schema is not this release's
-            (PostgreSQL), or the backup is damaged.
+        StoreError: there is no schema, or another than this release's (PostgreSQL); the file is of the
+            database itself, of one in use or no regular one; or the backup is damaged.
         OSError: the file cannot be written; names it.
     """
+    if store.schema_state() == "empty":
+        raise StoreError(
+            f"{without_secrets(store.engine.url)} has nothing to back up: no schema of tilewright"
+        )
     if file.exists() and any(own.exists() and own.samefile(file) for own in _files(store)):
         raise StoreError(f"{file} is of the database itself, which a backup would replace; use another file")
     if file.exists() and not file.is_file():
         raise StoreError(f"{file} is no regular file, so a backup cannot replace it; use another file")
+    _need_unused(file)
     with beside(file) as copy:
         copy.touch(_OWNERS)
         if store.engine.dialect.name == "sqlite":
@@ -54,6 +60,7 @@ def back_up(store: Store, file: Path) -> int:
             found = connection.execute("PRAGMA integrity_check").fetchone()[0]
         if found != "ok":
             raise StoreError(f"the backup is damaged ({found}); run 'tilewright db check' on the database")
+        _need_unused(file)  # still
         os.replace(_synced(copy), os.path.realpath(file))
     return file.stat().st_size
 
@@ -89,13 +96,27 @@ def restore(file: Path, url: str, who: str = audit.SERVICE) -> None:
 
 
 def _need_whole(file: Path) -> None:
-    real = os.path.realpath(file)  # SQLite's logs lie beside what a link leads to
-    for log in (Path(f"{real}-wal"), Path(f"{real}-journal")):
-        if log.exists() and log.stat().st_size:
-            raise StoreError(
-                f"{file} is a database in use, or one that was not closed: a part of it is in {log.name};"
-                " make a backup with 'tilewright backup' and restore that"
-            )
+    if log := _beside_database(file, "-wal", "-journal"):
+        raise StoreError(
+            f"{file} is a database in use, or one that was not closed: a part of it is in {log.name};"
+            " make a backup with 'tilewright backup' and restore that"
+        )
+
+
+def _need_unused(file: Path) -> None:
+    # NOTE: SQLite would apply an old log to the backup; -shm alone is of a database that is open.
+    if log := _beside_database(file, "-wal", "-journal", "-shm"):
+        raise StoreError(
+            f"{file} is a database in use, or one that was not closed: {log} belongs to it; use another file,"
+            " or remove both once no process uses them"
+        )
+
+
+def _beside_database(file: Path, *suffixes: str) -> Path | None:
+    """The first file with content that SQLite made beside a database, or beside what a link leads to."""
+    real = os.path.realpath(file)
+    logs = (Path(f"{real}{suffix}") for suffix in suffixes)
+    return next((log for log in logs if log.exists() and log.stat().st_size), None)
 
 
 def _need_empty(target: Store) -> None:
@@ -110,7 +131,7 @@ def _need_empty(target: Store) -> None:
 
 def _opened(copy: Path, file: Path) -> Store:
     try:
-        return Store.open(f"sqlite:///{copy}")
+        return Store.open(url_of(copy))
     except StoreError as error:
         raise StoreError(f"{file} is no backup of tilewright, or is damaged; use an older backup") from error
 
@@ -159,7 +180,7 @@ def _copy_sqlite(store: Store, copy: Path) -> None:
 
 def _copy_to_sqlite(store: Store, copy: Path) -> None:
     need_schema(store)
-    with contextlib.closing(Store.open(f"sqlite:///{copy}")) as target:
+    with contextlib.closing(Store.open(url_of(copy))) as target:
         _copy_rows(store, target)
 
 

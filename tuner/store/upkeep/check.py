@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from tilewright.errors import TilewrightError
 from tilewright.schema.config_set import ConfigSet
 from tuner.store import best, entities, jobs, sets, trials
-from tuner.store.database import Store, StoreError
+from tuner.store.database import Store, StoreError, too_new
 from tuner.store.engines.sqlite_engine import BUSY_SECONDS
 from tuner.store.models import ArtifactRow, ConfigSetRow, JobRow
 from tuner.store.records import Unreadable
@@ -42,7 +42,9 @@ def need_schema(store: Store) -> None:
     Raises:
         StoreError: it has another schema; the message says what to do.
     """
-    if (state := store.schema_state()) != "head":
+    if (state := store.schema_state()) == "newer":
+        raise too_new()
+    if state != "head":
         raise StoreError(f"the schema of the database is {state}; run 'tilewright db upgrade' first")
 
 
