@@ -6,7 +6,8 @@
      D          tiles of MC x NC (rounded up to whole panels); each thread takes a run of tiles in raster
                 order, SWIZZLE rows of tiles before a step to the next column; SNAKE reverses the direction
                 at each end, so that the packed tile of a neighbour is used again
-     k          passes of at most KC; D holds the partials between passes
+     k          passes of at most KC; D holds the partials between passes, divided by a power of two if alpha
+                is large, so that they overflow only if the product itself does
      cache tile panels of MR rows of A, of NR = NV vectors of columns of B; one panel stays in L1 while the
                 panels of the other operand stream past it from L2 (STREAM)
      registers  MR x NV vectors of D, one row of B, one element of A
@@ -27,7 +28,7 @@ struct gemm {
     const elem *a, *b, *c, *bias;
     elem *d;
     int64_t m, n, k, batch, lda, ldb, ldc, ldd;
-    elem alpha, beta;
+    elem alpha, beta, scale; /* D = act(scale * (alpha * op(A) op(B) + beta * C) + bias), |alpha| < 2 */
 };
 
 struct range { int64_t begin, end; };
@@ -122,8 +123,12 @@ static inline void finish(const struct gemm *g, const struct tile *t, const stru
             vec value = g->alpha * acc[i][j];
             if (!pass->first) value += load(g->d + y * g->ldd + x, count);
             if (HAS_C && pass->first && g->beta != 0) value += g->beta * load(g->c + y * g->ldc + x, count);
-            if (HAS_BIAS && pass->first) value += load(g->bias + x, count);
-            store(g->d + y * g->ldd + x, pass->last ? activate(value) : value, count);
+            if (pass->last) {
+                value *= g->scale;
+                if (HAS_BIAS) value += load(g->bias + x, count);
+                value = activate(value);
+            }
+            store(g->d + y * g->ldd + x, value, count);
         }
     }
 }
@@ -164,7 +169,10 @@ __attribute__((visibility("default"))) void host_gemm(
 {
     enum { A_BYTES = (A_PANELS * MR * KC * (int)sizeof(elem) + 63) / 64 * 64,
            B_BYTES = B_PANELS * NR * KC * (int)sizeof(elem) };
-    const struct gemm g = {a, b, c, bias, d, m, n, k, batch, lda, ldb, ldc, ldd, (elem)alpha, (elem)beta};
+    double scale = 1;
+    for (; __builtin_isfinite(alpha) && __builtin_fabs(alpha) >= 2; alpha /= 2, beta /= 2) scale *= 2;
+    const struct gemm g = {a, b, c, bias, d, m, n, k, batch, lda, ldb, ldc, ldd,
+                           (elem)alpha, (elem)beta, (elem)scale};
     char *mine = (char *)(((uintptr_t)workspace + 63) / 64 * 64) + thread * (int64_t)(A_BYTES + B_BYTES);
     struct packed packed = {(elem *)mine, (elem *)(mine + A_BYTES), -1, 0, 0, -1, 0, 0};
     const int64_t tiles = batch * tile_rows(&g) * tile_columns(&g);

@@ -16,6 +16,7 @@ import mmap
 import operator
 import os
 import secrets
+import sys
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,6 +41,8 @@ _BUSY = "urn:tilewright:problem:device-busy"
 
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+# NOTE: mmap has a descriptor of its own otherwise, which it closes by number with the last array.
+_UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -48,11 +51,13 @@ class Segment:
 
     Attributes:
         fd: its descriptor, by which the service opens it.
+        status: that of its file.
         token: what it starts with: the proof to the service that a caller may use it.
         memory: all of it.
     """
 
     fd: int
+    status: os.stat_result
     token: str
     memory: mmap.mmap
 
@@ -60,6 +65,14 @@ class Segment:
     def size(self) -> int:
         """The bytes that tensors can take."""
         return len(self.memory) - SEGMENT_HEADER
+
+    @property
+    def open(self) -> bool:
+        """Whether the descriptor is still its own; a process that becomes a daemon closes all by number."""
+        try:
+            return os.path.samestat(self.status, os.fstat(self.fd))
+        except OSError:
+            return False
 
     def array(self, shape: tuple[int, ...], dtype: Any, offset: int = SEGMENT_HEADER) -> Any:
         """A NumPy array in it."""
@@ -71,7 +84,8 @@ class Segment:
 
     def remove(self) -> None:
         """Close it; the memory is freed with the last array in it."""
-        os.close(self.fd)
+        if self.open:
+            os.close(self.fd)
 
 
 def make(size: int) -> Segment:
@@ -91,7 +105,7 @@ def make(size: int) -> Segment:
         os.ftruncate(fd, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         os.pwrite(fd, token.encode(), 0)
-        return Segment(fd, token, mmap.mmap(fd, size))
+        return Segment(fd, os.fstat(fd), token, mmap.mmap(fd, size, **_UNTRACKED))
     except BaseException:
         os.close(fd)
         raise
@@ -140,7 +154,7 @@ class Segments:
 
     def _take(self, size: int) -> Segment | None:
         with self._lock:
-            fitting = [segment for segment in self._free if segment.size >= size]
+            fitting = [segment for segment in self._free if segment.size >= size and segment.open]
             found = min(fitting, key=lambda segment: segment.size, default=None)
             if found:
                 self._free.remove(found)
@@ -182,7 +196,7 @@ def location(array: Any) -> dict[str, Any] | None:
     """Where an array lies that :func:`empty` made, or a view of it; else None."""
     address = array.ctypes.data
     for start, segment in list(_arrays.items()):
-        if start <= address < start + segment.size:
+        if start <= address < start + segment.size and segment.open:
             return segment.location(SEGMENT_HEADER + address - start)
     return None
 

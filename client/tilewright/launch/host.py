@@ -7,6 +7,7 @@ import ctypes
 import functools
 import os
 import platform
+import sys
 import tempfile
 import threading
 import weakref
@@ -35,7 +36,7 @@ def run_together(calls: Sequence[Callable[[], object]]) -> None:
 
     Raises:
         BaseException: one of the calls raised it.
-        LaunchError: the system starts no more threads.
+        LaunchError: the system starts no more threads, or the interpreter is ending.
     """
     done: _Done = SimpleQueue()
     others = [(call, done) for call in calls[1:]]
@@ -70,6 +71,8 @@ def _outcomes(done: _Done, count: int) -> list[BaseException | None]:
 
 
 def _workers(count: int) -> list[_Inbox]:
+    if count and sys.is_finalizing():  # the workers are gone, and a call that one took would never end
+        raise LaunchError(f"the kernel runs on {count + 1} threads: the interpreter is ending")
     if len(_inboxes) < count:
         with _growing:
             while len(_inboxes) < count:
@@ -192,8 +195,8 @@ class HostKernel:
                 f"{plan.entry} was compiled for {plan.target}; this CPU is {host_arch()}"
             )
         self.artifact = artifact
-        self._library, file = _load(artifact.binary)
-        self._unload = weakref.finalize(self, _unload, self._library, file)
+        self._library = _load(artifact.binary)
+        self._unload = weakref.finalize(self, _unload, self._library)
         self._unload.atexit = False  # a thread may be at a launch
         self.closed = False
         self.held = False
@@ -250,31 +253,36 @@ class HostKernel:
         return arguments
 
 
-def _unload(library: ctypes.CDLL, file: int | None) -> None:
+def _unload(library: ctypes.CDLL) -> None:
     ctypes.CDLL(None).dlclose(ctypes.c_void_p(library._handle))
-    if file is not None:
-        os.close(file)
 
 
-def _load(binary: bytes) -> tuple[ctypes.CDLL, int | None]:
-    """The library, and the file descriptor that must stay open while it is loaded."""
+def _load(binary: bytes) -> ctypes.CDLL:
     try:
         return _load_from_memory(binary)
     except (OSError, AttributeError):  # no memfd_create here, or its files may not be executed
-        return _load_from_file(binary), None
+        return _load_from_file(binary)
 
 
-def _load_from_memory(binary: bytes) -> tuple[ctypes.CDLL, int]:
-    # NOTE: the linker reuses a loaded library if the path is equal, so a descriptor number must
-    # not be used again before that library is unloaded.
-    file = os.memfd_create("tilewright", os.MFD_CLOEXEC)
-    try:
-        with open(file, "wb", closefd=False) as stream:
-            stream.write(binary)
-        return ctypes.CDLL(f"/proc/self/fd/{file}"), file
-    except OSError:
-        os.close(file)
-        raise
+def _load_from_memory(binary: bytes) -> ctypes.CDLL:
+    with open(os.memfd_create("tilewright", os.MFD_CLOEXEC), "wb") as file:
+        file.write(binary)
+        file.flush()
+        made = os.fstat(file.fileno())
+        library = ctypes.CDLL(_path(file.fileno(), made.st_ino))
+        if not os.path.samestat(made, os.fstat(file.fileno())):
+            raise OSError("another thread closed the descriptor, so that the linker read another file")
+    return library
+
+
+def _path(descriptor: int, inode: int) -> str:
+    """A path of an open file, with the bits of its inode number written as ``./`` and ``/``.
+
+    NOTE: the linker reuses a loaded library if the path is equal. Descriptor numbers repeat, the inode number
+    does not before that library is unloaded.
+    """
+    bits = f"{inode:b}".replace("0", "/").replace("1", "./")
+    return f"/proc/self/fd/{bits}{descriptor}"
 
 
 def _load_from_file(binary: bytes) -> ctypes.CDLL:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -20,15 +18,16 @@ class Routed:
         layers: the layers by their names in the model.
     """
 
-    def __init__(self, layers: dict[str, Any], forward: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, layers: dict[str, Any], routed: Any) -> None:
         self.layers = layers
-        self._forward = forward
+        self._routed = routed
 
     def undo(self) -> None:
         """Restore the original ``forward`` of the layers; calling it again does nothing."""
+        self._routed.forward = torch.nn.Linear.forward  # of replicas, and of classes that torch derived since
         for layer in self.layers.values():
-            if getattr(layer.__dict__.get("forward"), "__func__", None) is self._forward:
-                del layer.forward
+            if type(layer) is self._routed:
+                layer.__class__ = torch.nn.Linear
 
     def __enter__(self) -> Self:
         return self
@@ -40,35 +39,47 @@ class Routed:
 def use(model: Any, client: HasMatmul) -> Routed:
     """Route every ``torch.nn.Linear`` of a model through a client's kernels, gradients included.
 
-    Parameters, hooks, state dicts and copies do not change; subclasses of ``Linear`` and layers whose
-    ``forward`` was replaced are not routed. torch's own product runs under autocast, and if no tuned kernel
-    wins. Models may be routed through different clients at once; routed layers stay with their client.
+    Parameters, hooks and state dicts do not change; copies and saved models are not routed; subclasses of
+    ``Linear`` and layers whose ``forward`` was replaced are not routed either. torch's own product runs under
+    autocast, and if no tuned kernel wins. Models may be routed through different clients at once; routed
+    layers stay with their client.
 
     Returns:
         The routed layers, to ``undo()``; also a context manager.
     """
-    forward = _forward_with(client.matmul)
+    routed = _linear_with(client.matmul)
     layers = {
         name: layer
         for name, layer in model.named_modules()
         if type(layer) is torch.nn.Linear and "forward" not in layer.__dict__
     }
     for layer in layers.values():
-        layer.forward = types.MethodType(forward, layer)
-    return Routed(layers, forward)
+        layer.__class__ = routed
+    return Routed(layers, routed)
 
 
-def _forward_with(kernels: LocalMatmul) -> Callable[[Any, Any], Any]:
+def _linear_with(kernels: LocalMatmul) -> Any:
+    """A class of layers with the product of ``kernels``. NOTE: an attribute of the layer would not do, as
+    replicas of ``DataParallel`` have those of the original, and so its weights."""
     name = named(kernels)
 
-    def forward(self: Any, x: Any) -> Any:
-        weight, bias = self.weight, self.bias
-        compiling = torch.compiler.is_compiling()
-        autocast = torch.is_autocast_enabled(x.device.type) if compiling else any_autocast()
-        if autocast or x.dim() < 2:
-            return torch.nn.functional.linear(x, weight, bias)
-        if compiling or (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)):
-            return torch.ops.tilewright.matmul(x, weight.t(), bias, "none", name)
-        return kernels.linear(x, weight, bias)
+    class Linear(torch.nn.Linear):  # type: ignore[misc]
+        __module__ = torch.nn.Linear.__module__  # by which torch.fx knows layers of torch
+        __qualname__ = torch.nn.Linear.__qualname__
 
-    return forward
+        def forward(self, x: Any) -> Any:
+            weight, bias = self.weight, self.bias
+            compiling = torch.compiler.is_compiling()
+            autocast = torch.is_autocast_enabled(x.device.type) if compiling else any_autocast()
+            if autocast or x.dim() < 2:
+                return torch.nn.functional.linear(x, weight, bias)
+            if compiling or (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)):
+                return torch.ops.tilewright.matmul(x, weight.t(), bias, "none", name)
+            return kernels.linear(x, weight, bias)
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            if type(self) is not Linear:
+                return super().__reduce_ex__(protocol)
+            return object.__new__, (torch.nn.Linear,), self.__dict__
+
+    return Linear

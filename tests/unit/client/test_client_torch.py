@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import io
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -232,6 +233,44 @@ def test_a_model_is_routed_and_back(kernels: Kernels) -> None:
     assert "forward" not in routed[0].__dict__
     assert kernels.matmul.stats == before
     what.undo()
+
+
+def saved(layer: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def replica(layer: Any) -> Any:
+    return layer._replicate_for_data_parallel()
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, saved, replica])
+def test_a_copy_of_a_routed_layer_has_weights_of_its_own_and_is_not_routed_after_undo(
+    kernels: Kernels, way: Callable[[Any], Any]
+) -> None:
+    layer, x = torch.nn.Linear(24, 8), torch.randn(5, 24)
+    with torch.no_grad(), tilewright_torch.use(layer, kernels):
+        copied = way(layer)
+        copied._parameters = {"weight": torch.zeros(8, 24), "bias": torch.zeros(8)}
+        assert not copied(x).any()
+        close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+    before = products(kernels)
+    assert not copied(x).any()
+    assert products(kernels) == before
+    if way is not replica:  # which lives for one call
+        assert tilewright_torch.use(copied, kernels).layers == {"": copied}
+
+
+def test_undo_reaches_a_layer_that_torch_gave_another_class(kernels: Kernels) -> None:
+    layer, x = torch.nn.Linear(24, 8), torch.randn(5, 24)
+    with torch.no_grad(), tilewright_torch.use(layer, kernels):
+        torch.nn.utils.parametrizations.weight_norm(layer)
+        close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+        before = products(kernels)
+    layer(x)
+    assert (before, products(kernels)) == (1, 1)
 
 
 def test_training_through_routed_layers(kernels: Kernels) -> None:

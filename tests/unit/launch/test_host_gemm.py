@@ -129,6 +129,27 @@ def test_nothing_beyond_the_operands_is_touched(layout: str) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "a signal: it read past an operand"
 
 
+@pytest.mark.parametrize(("dtype", "alpha"), [("float32", -1e38), ("float64", 1e308)])
+@pytest.mark.parametrize("beta", [0.0, -0.5])
+def test_a_large_alpha_overflows_only_if_the_product_does(dtype: str, alpha: float, beta: float) -> None:
+    """The passes over k contribute 17 alpha and -16 alpha."""
+    case = Case(GemmProblem(20, 40, 32, dtype, "nn", has_bias=True, has_c=True), alpha=alpha, beta=beta)
+    case.a[:] = np.repeat([1, -1], 16)
+    case.b[:] = 1
+    case.b[:, 0] = 2
+    case.run(CONFIG)
+    np.testing.assert_allclose(case.d, alpha, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "small"), [("float32", 1e-36), ("float64", 1e-304)])
+def test_a_large_alpha_keeps_what_is_added_to_the_product(dtype: str, small: float) -> None:
+    problem = GemmProblem(20, 40, 32, dtype, "nn", has_bias=True, has_c=True)
+    case = Case(problem, alpha=1 / small, beta=2.0)
+    case.a *= small
+    case.run(CONFIG)
+    case.check()
+
+
 def test_small_integers_are_exact() -> None:
     case = Case(GemmProblem(70, 90, 130, "float32"))
     case.a[:] = np.round(case.a * 3)

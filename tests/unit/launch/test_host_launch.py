@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -102,22 +104,22 @@ def test_a_closed_kernel_neither_binds_nor_launches(artifact: Artifact) -> None:
         kernel.bind(PROBLEM, _operands())
 
 
-def test_closing_gives_back_descriptor_and_library(artifact: Artifact) -> None:
-    descriptors, mapped = sorted(os.listdir("/proc/self/fd")), _mapped_kernels()
-    for _ in range(5):
-        HostKernel(artifact).close()
-    assert sorted(os.listdir("/proc/self/fd")) == descriptors
-    assert _mapped_kernels() <= mapped
-
-
-def test_a_kernel_that_nothing_refers_to_gives_them_back_too(artifact: Artifact) -> None:
+def test_a_loaded_kernel_keeps_no_descriptor_and_closing_gives_back_the_library(artifact: Artifact) -> None:
     descriptors, mapped = sorted(os.listdir("/proc/self/fd")), _mapped_kernels()
     for _ in range(5):
         kernel = HostKernel(artifact)
+        assert sorted(os.listdir("/proc/self/fd")) == descriptors
+        kernel.close()
+    assert _mapped_kernels() <= mapped
+
+
+def test_a_kernel_that_nothing_refers_to_gives_it_back_too(artifact: Artifact) -> None:
+    mapped = _mapped_kernels()
+    for _ in range(5):
+        kernel = HostKernel(artifact)
         launch = kernel.bind(PROBLEM, _operands())
-        assert sorted(os.listdir("/proc/self/fd")) != descriptors
+        assert _mapped_kernels() > mapped
         del kernel, launch
-    assert sorted(os.listdir("/proc/self/fd")) == descriptors
     assert _mapped_kernels() <= mapped
 
 
@@ -126,6 +128,43 @@ def test_a_later_kernel_is_not_taken_for_a_closed_one() -> None:
         case = Case(GemmProblem(30, 31, 32, "float32", layout))
         case.run(config_of())
         case.check()
+
+
+def test_a_kernel_is_not_taken_for_a_loaded_one_after_all_descriptors_were_closed() -> None:
+    case, loaded = (Case(GemmProblem(64, 64, 64, "float32", layout)) for layout in ("nt", "nn"))
+    artifacts = [artifact_of(config_of(), one.problem) for one in (case, loaded)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            os.closerange(3, 256)
+            kernel = HostKernel(artifacts[1])
+            os.closerange(3, 256)  # as a process that becomes a daemon does
+            case.run(config_of())
+            case.check()
+            os._exit(kernel.closed)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_file_that_took_the_descriptor_is_neither_run_nor_reported(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, path = artifact_of(config_of(), GemmProblem(64, 64, 64, "float64")), host._path
+
+    def overtaken(descriptor: int, inode: int) -> str:
+        foreign = os.memfd_create("tilewright")
+        os.write(foreign, other.binary)
+        os.dup2(foreign, descriptor)
+        os.close(foreign)
+        return path(descriptor, inode)
+
+    monkeypatch.setattr(host, "_path", overtaken)
+    kernel = HostKernel(artifact)
+    assert "/tilewright-" in kernel._library._name
+    kernel.close()
 
 
 def test_without_memfd_it_loads_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +224,28 @@ def test_without_another_thread_the_product_is_left_to_the_library(monkeypatch: 
     matmul, a = LocalMatmul(lambda *_: Choice(kernel, "exact")), np.ones((64, 64), "float32")
     np.testing.assert_array_equal(matmul(a, a.T), a @ a.T)
     assert matmul.stats == {"vendor: the kernel runs on 2 threads: can't start new thread; allow more": 1}
+
+
+_LATE = """
+from tilewright.errors import LaunchError
+from tilewright.launch.host import run_together
+
+class Late:
+    def __del__(self):
+        try:
+            run_together([int, int])
+        except LaunchError as error:
+            print(error)
+
+run_together([int, int])
+late = Late()
+"""
+
+
+def test_a_finalizer_at_the_end_of_the_interpreter_does_not_wait_for_workers_that_are_gone() -> None:
+    ended = subprocess.run([sys.executable, "-c", _LATE], capture_output=True, text=True, timeout=30)
+    said = "the kernel runs on 2 threads: the interpreter is ending\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, said, "")
 
 
 def test_workers_start_anew_in_a_forked_child() -> None:
