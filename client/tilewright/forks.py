@@ -80,19 +80,21 @@ class PerProcess(Generic[T]):
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
-        self._make, self._lock = make, threading.Lock()
+        self._make, self._lock = make, threading.RLock()
         self.made: T | None = None
         watch(self)
 
     def after_fork(self) -> None:
         """Drop the parent's value. NOTE: it is not closed: another thread may have held one of its locks."""
-        self.made, self._lock = None, threading.Lock()
+        self.made, self._lock = None, threading.RLock()
 
     def get(self) -> T:
         """The value, which the first use creates."""
         with self._lock:
             if self.made is None:
-                self.made = self._make()
+                made = self._make()
+                if self.made is None:  # NOTE: a signal handler or a finalizer may have made one meanwhile
+                    self.made = made
             return self.made
 
 

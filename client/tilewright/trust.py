@@ -137,6 +137,7 @@ class ServiceKey:
 
     Raises:
         InvalidProblem: the key given is none.
+        TrustError: others may write to the file of a key that is to be kept under another URL.
     """
 
     def __init__(self, url: str, folder: Path, given: str | None = None, formerly: str = "") -> None:
@@ -157,11 +158,24 @@ class ServiceKey:
 
     @property
     def known(self) -> str | None:
-        """The key; None before any was seen."""
+        """The key; None before any was seen.
+
+        Raises:
+            TrustError: others may write to the file that keeps it.
+        """
         return self._given or self._seen or self._kept()
 
     def check(self, signature: str | None, signed: bytes, *, first: bool = True) -> None:
-        """Check a signature of data that the service sent or a cache kept.
+        """Check a signature of data that the service sent or a cache kept, and keep the first key.
+
+        Args, Raises: as :meth:`verify`.
+        """
+        found = self.verify(signature, signed, first=first)
+        if (kept := self.known or self._keep(found.key)) != found.key:  # another one came first
+            raise TrustError(self._other(kept, found.key))
+
+    def verify(self, signature: str | None, signed: bytes, *, first: bool = True) -> Signature:
+        """Check a signature and keep no key.
 
         Args:
             signature: its text.
@@ -182,8 +196,7 @@ class ServiceKey:
             raise TrustError(
                 f"what {self._url} sent is not what it signed; ask it without the proxy or cache between"
             )
-        if known is None and (kept := self._keep(found.key)) != found.key:
-            raise TrustError(self._other(kept, found.key))
+        return found
 
     def newest_served(self, device_class: str) -> int:
         """The serial of the newest set seen from the service for a device class; 0 before the first."""
@@ -253,8 +266,13 @@ class ServiceKey:
         try:
             with open(self._file, encoding="utf-8", opener=without_waiting) as file:
                 status = os.fstat(file.fileno())
-                if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+                if status.st_uid not in (0, os.geteuid()):
                     return None
+                if status.st_mode & 0o022:  # to take the next key instead would drop the first one
+                    raise TrustError(
+                        f"others may write to {self._file}, the first key of {self._url}: compare it with"
+                        f" 'tilewright trust show' and run 'chmod 600 {self._file}', or pass trust="
+                    )
                 key, _, url = file.read(_LONGEST).partition(" ")
         except (OSError, ValueError):
             return None

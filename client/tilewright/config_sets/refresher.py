@@ -18,10 +18,9 @@ from tilewright.config_sets.options import StartOptions
 from tilewright.errors import ArtifactError, ServiceError, TilewrightError, TrustError
 from tilewright.http.calls import MOST_SECONDS
 from tilewright.http.fetch import Fetcher
-from tilewright.http.sets import SetAnswer, split
+from tilewright.http.sets import SetAnswer, signed_set, split
 from tilewright.lazy import LazyModule
 from tilewright.schema.config_set import ConfigSet
-from tilewright.trust import About, statement
 
 if TYPE_CHECKING:
     import logging
@@ -82,8 +81,7 @@ class ConfigSetRefresher:
         """Give the child a lock of its own, and a thread once it is needed."""
         self._condition = threading.Condition()
         self._backoff = Backoff()
-        self._looking = self._writing = False
-        self._thread: threading.Thread | None = None
+        self._looking = self._writing = self._has_thread = False
         if self._waker:
             self._waker.detach()  # its lock may be held by a lost thread
         self.forked = True
@@ -145,11 +143,17 @@ class ConfigSetRefresher:
 
     def _ensure_thread(self, delay: float) -> None:
         with self._condition:
-            if self._thread is None and not self._closed:
-                run = functools.partial(self._run, weakref.ref(self), self._condition, delay)
-                self._waker = weakref.finalize(self, _wake, self._condition)
-                self._waker.atexit = False
-                self._thread = forks.start_thread(run, "tilewright-sets")
+            if self._has_thread or self._closed:
+                return
+            self._has_thread = True  # at once: a signal handler or a finalizer may come here meanwhile
+            run = functools.partial(self._run, weakref.ref(self), self._condition, delay)
+            self._waker = weakref.finalize(self, _wake, self._condition)
+            self._waker.atexit = False
+            try:
+                forks.start_thread(run, "tilewright-sets")
+            except BaseException:
+                self._has_thread = False
+                raise
 
     def _wait(self, rounds: int, timeout: float) -> bool:
         seconds = min(timeout, MOST_SECONDS)
@@ -272,7 +276,9 @@ class ConfigSetRefresher:
             return
         try:
             self.config_set = self._of_class(self._signed_set(kept))
-        except TilewrightError:  # damaged, or signed by no key to trust: as if it were not there
+        except TilewrightError as error:  # damaged, or signed by no key to trust: as if it were not there
+            if self._options.offline and isinstance(error, TrustError):  # else the service is asked
+                logging.getLogger("tilewright.client").warning("%s", error)
             return
         self.catalog, self._kept = Catalog.of(self.config_set), kept
         self._note_use()
@@ -289,10 +295,7 @@ class ConfigSetRefresher:
             TrustError: the key of the service did not sign it.
         """
         signature, content = split(kept)
-        found = ConfigSet.from_bytes(content, self._options.pin)
-        signed = statement(About.CONFIG_SET, found.device_class, found.digest)
-        self._fetcher.service_key.check(signature, signed, first=False)
-        return found
+        return signed_set(content, signature, self._fetcher.service_key, self._options.pin, first=False)
 
     def _of_class(self, found: ConfigSet) -> ConfigSet:
         """A set of the device class of this client.

@@ -201,6 +201,7 @@ def checked_url(url: str, key: str | None) -> tuple[str, dict[str, str]]:
             ``file:///path``; there are a key and a user; or the key is none.
     """
     try:
+        url.encode()  # as messages, hashes and files need it
         parts = urlsplit(url)
         port, named = parts.port, parts.scheme in ("http", "https") and bool(parts.hostname)
         named = named and "@" not in parts.path  # NOTE: what follows a slash in a password

@@ -196,9 +196,12 @@ class Fetcher(Endpoints, Sender):
             raise ServiceUnreachable(
                 f"{self.url} took more than {self._seconds:g} s to answer; try again"
             ) from None
-        if failure is not None:
+        if failure is None:
+            return cast(T, answer)
+        try:
             raise failure
-        return cast(T, answer)
+        finally:
+            del failure  # NOTE: its traceback would keep it, and the answer with it, in a cycle
 
     def _connected(self, exchange: Callable[..., T], connection: CancellableConnection) -> T:
         connect_s = min(_CONNECT_S, self._seconds)

@@ -50,6 +50,7 @@ _LOOKUPS = 250  # problems a request
 _ARTIFACTS = 250  # artifacts a request
 _USUAL_BYTES, _MOST_BYTES = 2**18, 2**30  # a kernel has 30 to 150 KB; all kernels of a set
 _PAGE = 1000
+_MOST_PAGES = 1000  # of a list: a million winners or config sets
 _DELETE_S = 600.0  # results go in small steps, with pauses for others
 
 
@@ -318,7 +319,7 @@ def following(page: wire.BestConfigList | wire.SetList, before: set[str]) -> str
     """
     if page.next is None:
         return None
-    if not page.items or page.next in before:
+    if not page.items or page.next in before or len(before) == _MOST_PAGES:
         raise ServiceUnreachable("the service sends a list without an end; check the URL")
     before.add(page.next)
     return page.next

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from tilewright.errors import ArtifactError
-from tilewright.http.calls import Reply, path_of
-from tilewright.schema.config_set import ConfigSet
+from tilewright.http.calls import ONE_BYTES, Reply, path_of
+from tilewright.schema.config_set import ConfigSet, claimed_names
 from tilewright.trust import HEADER, SERVED_HEADER, About, ServiceKey, Signature, statement
 
 INDEX = path_of("config-sets", "current")
@@ -63,6 +63,8 @@ class Index:
         Raises:
             ArtifactError: it is damaged, or of a newer release.
         """
+        if len(content) > ONE_BYTES:  # it is not signed, and has some 400 bytes a class
+            raise ArtifactError(f"an index has at most {ONE_BYTES} bytes, got {len(content)}; check the URL")
         try:
             raw: Any = json.loads(content)
             version, sets, served = raw["published"], dict(raw["sets"]), dict(raw.get("served", {}))
@@ -108,7 +110,7 @@ class SetAnswer:
         published = not signature and content.startswith(_SIGNED)
         if published:
             signature, content = split(content)
-        found = ConfigSet.from_bytes(content, digest)
+        found = signed_set(content, signature, key, digest)
         key.check(signature, statement(About.CONFIG_SET, found.device_class, found.digest))
         served = reply.headers.get(SERVED_HEADER.lower(), "")
         if digest is None:
@@ -139,6 +141,24 @@ class SetAnswer:
     def to_file(self) -> bytes:
         """The set with its signature, as caches and published trees keep it."""
         return f"{self.signature}\n".encode() + self.content
+
+
+def signed_set(
+    content: bytes, signature: str, key: ServiceKey, digest: str | None = None, *, first: bool = True
+) -> ConfigSet:
+    """A set whose signature was checked before its content was parsed; ``first`` as for
+    :meth:`ServiceKey.verify`.
+
+    Raises:
+        ArtifactError: the content does not match its digest, or ``digest`` if given.
+        TrustError: the key did not sign it.
+    """
+    claimed = claimed_names(content)
+    key.verify(signature, statement(About.CONFIG_SET, *claimed), first=first)
+    found = ConfigSet.from_bytes(content, digest)
+    if (found.device_class, found.digest) != claimed:
+        raise ArtifactError("a config set names two device classes or digests; fetch it again")
+    return found
 
 
 def split(content: bytes) -> tuple[str, bytes]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy.ma import MaskedArray
 
 from tilewright.errors import InvalidProblem
 from tilewright.schema.problem import DType
@@ -116,7 +117,7 @@ def to_array(tensor: Tensor) -> Any:
 
 
 def _host_array(name: str, array: Any) -> Any:
-    if isinstance(array, np.ma.MaskedArray):
+    if isinstance(array, MaskedArray):
         raise InvalidProblem(f"{name} is a masked array, whose mask is not sent; use its data or filled()")
     if isinstance(array, np.ndarray):
         return array

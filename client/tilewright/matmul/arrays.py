@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
+from tilewright import forks
 from tilewright.errors import InvalidProblem
 from tilewright.schema.problem import Activation, DType
 
@@ -173,6 +174,7 @@ def _library(kind: type) -> ArrayLibrary:
     packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
     for package, (module, name) in _BY_PACKAGE.items():
         if package in packages:
-            library: ArrayLibrary = getattr(importlib.import_module(module), name)()
+            with forks.importing():
+                library: ArrayLibrary = getattr(importlib.import_module(module), name)()
             return library
     raise InvalidProblem(f"matmul takes torch, CuPy and NumPy arrays, got {kind.__module__}.{kind.__name__}")

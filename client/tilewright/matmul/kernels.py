@@ -41,7 +41,7 @@ class LocalKernels:
 
     def after_fork(self) -> None:
         """Make a new lock in a forked child: a lost thread may hold the old one."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # NOTE: a signal handler or a finalizer may multiply during the start
 
     def refresher(self, device: int, most_s: float = math.inf) -> ConfigSetRefresher:
         """The refresher of a device's class; its first use starts it and blocks at most ``start_timeout`` and
@@ -54,14 +54,10 @@ class LocalKernels:
         with self._lock:
             found = self._refreshers.get(name)
             if found is None:
-                reports = MissReports(self._fetcher, name, lambda: self._missed(device))
-                found = ConfigSetRefresher(
-                    self._fetcher, name, self._options, self.matmul.forget, reports.send
-                )
-                self._refreshers[name] = found
-                if self._is_closed:  # take what the cache has, and never ask the service
-                    found.close()
-                found.start(most_s)
+                new = self._new(name, device)
+                found = self._refreshers.setdefault(name, new)
+                if found is new:
+                    found.start(most_s)
             elif found.forked:
                 found.resume()
         return found
@@ -110,6 +106,13 @@ class LocalKernels:
         self._is_closed = True
         for refresher in list(self._refreshers.values()):
             refresher.close()
+
+    def _new(self, name: str, device: int) -> ConfigSetRefresher:
+        reports = MissReports(self._fetcher, name, lambda: self._missed(device))
+        new = ConfigSetRefresher(self._fetcher, name, self._options, self.matmul.forget, reports.send)
+        if self._is_closed:  # take what the cache has, and never ask the service
+            new.close()
+        return new
 
     def _missed(self, device: int) -> list[LaunchCounter]:
         return [counter for counter in self.matmul.misses() if counter.device == device]

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
+from numpy.ma import MaskedArray  # NOTE: as np.ma it is imported at its first use, and a fork does not wait
 
 from tilewright.errors import InvalidProblem
 from tilewright.matmul.arrays import Epilogue, Strided, element_type, factors
@@ -71,7 +72,7 @@ class NumpyArrays:
         return self.xp.zeros(size, "uint8")
 
     def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
-        if isinstance(out, np.ma.MaskedArray):  # NumPy may write to it before it finds that shapes do not fit
+        if isinstance(out, MaskedArray):  # NumPy may write to it before it finds that shapes do not fit
             raise InvalidProblem("out must not be a masked array; give its data")
         if epilogue.plain and bias is None:
             if out is None:

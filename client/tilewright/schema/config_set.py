@@ -23,6 +23,12 @@ FORMAT = 3
 SetDigest = Annotated[str, Pattern("sha256:[0-9a-f]{64}")]
 _OUTSIDE_THE_DIGEST = ("digest", "created_at")
 _ARTIFACT = re.compile(r"[0-9a-f]{64}")
+# The digest and the class stand before the entries, in every release.
+_HEAD_BYTES = 4096
+_DIGEST_AT_HEAD = re.compile(rb'"digest":\s*"(sha256:[0-9a-f]{64})"')
+_CLASS_AT_HEAD = re.compile(rb'"device_class":\s*"([A-Za-z0-9._-]{1,128})"')
+# NOTE: parsed, a value takes up to some hundred bytes however short its text is; those of entries have 16.
+_VALUE_BYTES, _ANY_VALUES_BYTES = 8, 2**20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,6 +130,7 @@ class ConfigSet:
             ArtifactError: it is damaged, or has another digest.
         """
         try:
+            _check_density(content)
             raw = json.loads(content)
             found = cls.from_dict(raw)
             real = content_digest(raw)
@@ -152,6 +159,27 @@ class ConfigSet:
 def expected_regret(near: Iterable[RegretBand], distance: float) -> float | None:
     """The mean regret of a match ``distance`` octaves away; None if that is unknown."""
     return next((band.expected for band in near if distance <= band.max_distance), None)
+
+
+def claimed_names(content: bytes) -> tuple[str, str]:
+    """The device class and the digest that a snapshot claims, read from its first bytes and not checked.
+
+    Raises:
+        ArtifactError: it claims none.
+    """
+    head = content[:_HEAD_BYTES]
+    device_class, digest = _CLASS_AT_HEAD.search(head), _DIGEST_AT_HEAD.search(head)
+    if device_class is None or digest is None:
+        raise ArtifactError("not a config set, fetch it again: it names no device class or no digest")
+    return device_class[1].decode(), digest[1].decode()
+
+
+def _check_density(content: bytes) -> None:
+    """Raise ValueError for values so short that they would take many times their bytes in memory."""
+    if len(content) > _ANY_VALUES_BYTES:
+        values = sum(content.count(mark) for mark in (b",", b"[", b"{"))
+        if values * _VALUE_BYTES > len(content):
+            raise ValueError(f"{values} values in {len(content)} bytes are too many")
 
 
 def content_digest(raw: dict[str, Any]) -> str:

@@ -85,7 +85,7 @@ def test_a_start_waits_for_nothing_that_lies_in_place_of_a_file(
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-@pytest.mark.parametrize("how", ["of another user", "writable by others", "a link"])
+@pytest.mark.parametrize("how", ["of another user", "a link"])
 def test_a_key_that_others_may_have_left_is_no_key(
     service: SetService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -98,14 +98,32 @@ def test_a_key_that_others_may_have_left_is_no_key(
         own = os.geteuid()
         monkeypatch.setattr(os, "geteuid", lambda: own + 1)
         os.chown(file, own + 2, -1) if own == 0 else None
-    elif how == "writable by others":
-        file.chmod(0o666)
     else:
         file.rename(tmp_path / "elsewhere")
         file.symlink_to(tmp_path / "elsewhere")
     with Client(service.url, cache_dir=tmp_path, offline=True) as tw:
         assert tw.service_key.known is None
     with Client(service.url, cache_dir=tmp_path).start("host") as tw:
+        assert tw.service_key.known == signer(1).public_key
+
+
+def test_a_key_that_others_may_write_to_is_neither_taken_nor_replaced(
+    service: SetService, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next key that came was taken in its place, without a word."""
+    Client(service.url, cache_dir=tmp_path).start("host").close()
+    (file,) = (tmp_path / "keys").iterdir()
+    file.chmod(0o660)
+    service.signs_with = 2
+    for offline in (True, False):
+        caplog.clear()
+        with Client(service.url, cache_dir=tmp_path, offline=offline).start("host") as tw:
+            assert tw.lookup(TUNED).kind == "vendor"
+        assert f"run 'chmod 600 {file}'" in caplog.text
+    with Client(service.url, cache_dir=tmp_path, trust=signer(2).public_key).start("host") as tw:
+        assert tw.lookup(TUNED).kind == "exact"
+    file.chmod(0o600)
+    with Client(service.url, cache_dir=tmp_path) as tw:
         assert tw.service_key.known == signer(1).public_key
 
 

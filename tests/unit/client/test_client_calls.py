@@ -9,7 +9,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -191,13 +191,20 @@ class Scripted(Endpoints, Sender):
         call.sink(now)
 
 
-@pytest.mark.parametrize(("items", "cursors"), [([], "a"), (["winner"], "a"), (["winner"], "ab")])
-def test_a_list_without_an_end_is_told(items: list[Any], cursors: str) -> None:
-    asked = itertools.cycle(cursors)
+@pytest.mark.parametrize(
+    ("items", "cursors"),
+    [
+        ([], itertools.repeat("a")),
+        (["winner"], itertools.repeat("a")),
+        (["winner"], itertools.cycle("ab")),
+        (["winner"], map(str, range(1001))),  # as many pages are read before a list counts as endless
+    ],
+)
+def test_a_list_without_an_end_is_told(items: list[Any], cursors: Iterator[str]) -> None:
 
     class Endless(Endpoints, Sender):
         def _send(self, _: Call[Any]) -> Any:
-            return wire.BestConfigList.model_construct(items=items, next=next(asked))
+            return wire.BestConfigList.model_construct(items=items, next=next(cursors))
 
     with pytest.raises(ServiceUnreachable, match="a list without an end; check the URL"):
         Endless().configs(arch="sm_90")

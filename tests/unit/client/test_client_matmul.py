@@ -631,6 +631,7 @@ def test_a_mistyped_option_is_an_error() -> None:
         "http://",
         "http://x:port",
         "http://x?y=1",
+        "file:///srv/\udcff",
         None,
         b"http://x",
     ],
