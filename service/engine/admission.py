@@ -80,7 +80,9 @@ def with_trials(body: OptionsBodyT, settings: Settings) -> OptionsBodyT:
 
 def queue_full(settings: Settings) -> Refusal:
     """The refusal where no more jobs may wait."""
-    detail = f"{settings.max_queue} jobs are queued (max_queue); try again later or cancel one"
+    most = settings.max_queue
+    remedy = "try again later or cancel one" if most else "raise TILEWRIGHT_MAX_QUEUE to take some"
+    detail = f"{most} jobs are queued, all that max_queue allows; {remedy}"
     return Refusal(Kind.QUEUE_FULL, detail, retry_after=_RETRY_AFTER_S)
 
 
@@ -99,9 +101,11 @@ def check_queue(session: Session, caller: str, settings: Settings, more: int = 0
         raise queue_full(settings)
     if room_of_caller < more:
         by = "max_caller_queue" if own is None else "its key's max_queued"
+        raised_by = "'tilewright keys set'" if keys.find(session, caller) else "TILEWRIGHT_MAX_CALLER_QUEUE"
+        at_once = "try again later, cancel one, or " if mine else ""
         detail = (
-            f"{mine} jobs of this caller are queued ({by}); try again later, cancel one, or have the limit "
-            "raised with 'tilewright keys set'"
+            f"{mine} jobs of this caller are queued, all that {by} allows; {at_once}have the limit raised "
+            f"with {raised_by}"
         )
         raise Refusal(Kind.QUEUE_FULL, detail, retry_after=_RETRY_AFTER_S)
     if jobs.withdrawn_work(session, caller, utc_now() - _DAY) >= _WITHDRAWN * mine:

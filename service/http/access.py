@@ -114,9 +114,17 @@ def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+@functools.lru_cache(maxsize=4096)
+def counted_address(host: str) -> str:
+    """The address that a caller without a key is counted by: one for all of loopback, where a process chooses
+    the address that it sends from."""
+    return "127.0.0.1" if is_loopback(host) else host
 
 
 class Exposed(TilewrightError):

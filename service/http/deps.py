@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from typing import Annotated
+from typing import Annotated, Any, get_args
 from weakref import WeakKeyDictionary
 
 from fastapi import Depends, Header, Path, Request
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 
 from service.engine.base import Engine
 from service.engine.database_health import DatabaseHealth
@@ -19,7 +24,7 @@ from service.engine.upkeep import Upkeep
 from service.errors import Kind, Refusal
 from service.gemm.memory import GemmMemory
 from service.gemm.run import GemmRunner
-from service.http.access import Admitted
+from service.http.access import Admitted, counted_address
 from service.http.conditional import InFlight
 from service.metrics import Metrics
 from service.results.answer_cache import AnswerCache
@@ -30,6 +35,7 @@ from service.signing import Signer
 from service.web.now import JobWatch
 from service.web.shared_work import SharedWork
 from tilewright.http.tensors import MEDIA_TYPE
+from tuner.store.access import audit
 from tuner.store.database import Store
 from tuner.workers.shared_memory import Pages
 
@@ -93,16 +99,61 @@ async def _service(request: Request) -> Service:
 
 def caller(request: Request) -> str:
     """The caller of a request: the id of its key, else its address."""
-    return request.scope.get("key_id") or (request.client.host if request.client else "")
+    return request.scope.get("key_id") or (counted_address(request.client.host) if request.client else "")
 
 
 def who(request: Request) -> str:
     """The caller as the audit log names it."""
     key_id = request.scope.get("key_id")
-    return f"key {key_id}" if key_id else f"address {caller(request)}"
+    return audit.who_is(caller(request), by_key=bool(key_id))
 
 
 ServiceDep = Annotated[Service, Depends(_service)]
+
+
+async def check_plain(request: Request) -> None:
+    """Dependency of every route: the query gives nothing twice, and numbers are written as everywhere else.
+
+    Raises:
+        RequestValidationError: FastAPI would take the last of several values, and numbers as Python reads
+            them, such as ``4_8``, ``+70`` and those with blanks around them.
+    """
+    given = request.query_params.multi_items()
+    times = Counter(name for name, _ in given)
+    broken = [_broken(name, f"is given {n} times; give it once") for name, n in times.items() if n > 1]
+    odd = [name for name, text in (*given, *request.path_params.items()) if _is_odd_number(text)]
+    if odd:
+        numbers = _numbers(request.scope["route"])
+        broken += [_broken(name, _ODD_NUMBER) for name in odd if name in numbers]
+    if broken:
+        raise RequestValidationError(broken)
+
+
+_ODD = re.compile(r"[^0-9A-Za-z.+-]|^\+")
+_ODD_NUMBER = "write the number in digits, such as 16 or 0.5, without blanks, '_' or a '+' before it"
+
+
+def _broken(name: str, rule: str) -> dict[str, Any]:
+    return {"type": "value_error", "loc": ("query", name), "msg": rule}
+
+
+def _is_odd_number(text: str) -> bool:
+    if not _ODD.search(text):
+        return False
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _numbers(route: APIRoute) -> set[str]:
+    """The names of the numbers in the path and the query of a route."""
+    return {one.alias for one in get_flat_params(route.dependant) if _is_number(one.field_info.annotation)}
+
+
+def _is_number(kind: Any) -> bool:
+    return kind in (int, float) or any(map(_is_number, get_args(kind)))
 
 
 def _admitted(request: Request) -> Admitted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,9 @@ from tuner.store.records import Unreadable
 
 MEDIA_TYPE = "application/problem+json"
 _MOST_TOLD = 20
+_SHOWN = 200  # characters of what a caller chose
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+_NO_OBJECT = frozenset({"model_type", "model_attributes_type", "dict_type"})
 _RETRY_S = {Kind.STORAGE_FULL: 30, Kind.DATABASE_UNAVAILABLE: 5}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 log = logging.getLogger("tilewright.service")
@@ -43,12 +46,17 @@ def answer(request: Request, error: Exception) -> Response:
     return next(_HANDLERS[kind] for kind in type(error).__mro__ if kind in _HANDLERS)(request, error)
 
 
+def shown(text: str) -> str:
+    """What a caller chose, such as a path, as an answer repeats it."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
 def respond(
     request: Request, document: ProblemDocument, headers: Mapping[str, str] | None = None
 ) -> Response:
     """The response of a problem document; lone surrogates, which what was sent may hold, are escaped."""
     request_id = request.scope.get("request_id")
-    whole = document.model_copy(update={"instance": request.url.path, "request_id": request_id})
+    whole = document.model_copy(update={"instance": shown(request.url.path), "request_id": request_id})
     named = {"X-Request-ID": request_id} if request_id else {}
     plain = json.dumps(
         whole.model_dump(mode="json", exclude_none=True), ensure_ascii=False, separators=(",", ":")
@@ -82,16 +90,19 @@ def _allowed(request: Request) -> str:
     found = [
         method for method, scope in asked if any(route.matches(scope)[0] is Match.FULL for route in routes)
     ]
-    return ", ".join(found)
+    return ", ".join(sorted({*found, "HEAD"} if "GET" in found else found))
 
 
 def _plain_detail(kind: Kind, request: Request, error: HTTPException) -> str:
     if kind is Kind.NOT_FOUND:
-        return f"there is nothing at {request.url.path}; GET /docs lists every path"
+        return f"there is nothing at {shown(request.url.path)}; GET /docs lists every path"
     if kind is Kind.METHOD_NOT_ALLOWED:
-        return f"{request.method} does not work on {request.url.path}; use {_allowed(request)}"
-    if isinstance(error.__cause__, ValueError | RecursionError):  # NOTE: of which FastAPI says nothing
-        return f"not JSON: {error.__cause__}; send one JSON object of few levels, in UTF-8, uncompressed"
+        return f"{shown(request.method)} does not work on {shown(request.url.path)}; use {_allowed(request)}"
+    cause = error.__cause__
+    if isinstance(cause, ValueError) and not isinstance(cause, UnicodeError):
+        return f"the body has a number of more than {sys.get_int_max_str_digits()} digits; send a smaller one"
+    if isinstance(cause, UnicodeError | RecursionError):  # NOTE: of which FastAPI says nothing
+        return f"not JSON: {cause}; send one JSON object of few levels, in UTF-8, uncompressed"
     return str(error.detail)
 
 
@@ -111,6 +122,10 @@ def _rule(request: Request, error: Mapping[str, Any]) -> str:
     if isinstance(error.get("input"), bytes):
         sent = request.headers.get("content-type", "no Content-Type")
         return f"sent as {sent}; send JSON with the header 'Content-Type: application/json'"
+    if error["type"] in _NO_OBJECT:
+        return "must be a JSON object"
+    if error["type"] == "missing" and error["loc"] == ("body",):
+        return "the body is empty; send one JSON object"
     return rule(error)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import IO
 from tilewright.errors import TilewrightError
 from tilewright.trust import private_folder
 
+log = logging.getLogger("tilewright.service")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -63,13 +65,14 @@ class Spool:
         try:
             yield
         except OSError as error:
+            log.warning("imports cannot be kept in %s: %s", self._folder, error.strerror)
             if error.errno in _FULL:
                 raise NoRoom(
-                    f"the disk of {self._folder} is full, where imports are kept; make space and repeat it",
+                    "the disk that keeps imports (TILEWRIGHT_CACHE_DIR) is full; make space and repeat it",
                     is_full=True,
                 ) from error
             raise NoRoom(
-                f"imports cannot be kept in {self._folder} ({error.strerror}); allow writing there, or"
-                " set TILEWRIGHT_CACHE_DIR to a folder that it may write",
+                f"imports cannot be kept ({error.strerror}); allow writing to the folder that the log names,"
+                " or set TILEWRIGHT_CACHE_DIR to one that may be written",
                 is_full=False,
             ) from error

@@ -8,11 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import secrets
+import sys
 from collections import defaultdict
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from service.errors import Kind
+from service.http.access import counted_address
+from service.http.errors import MEDIA_TYPE
 
 BACKLOG = 128
 PATIENCE_S = 10.0
@@ -25,6 +31,7 @@ _SLOWEST_GEMM_BYTES = 1024 * 1024  # NOTE: a GEMM holds its operands or its resu
 _UNMADE = 4 * BACKLOG
 _OTHER_FILES = 256  # of the database, the workers and the log
 _LEAST = 16
+_TOLD = 200  # characters of what h11 says
 _FEW = 8  # an eighth of the connections
 log = logging.getLogger("tilewright.connections")
 
@@ -104,7 +111,8 @@ class BoundedConnection(H11Protocol):
     @property
     def caller(self) -> str:
         """Whose request it has in work: the id of a key, else an address."""
-        return str((self.scope or {}).get("key_id") or (self.client[0] if self.client else ""))
+        key_id = (self.scope or {}).get("key_id")
+        return str(key_id or (counted_address(self.client[0]) if self.client else ""))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for its first request."""
@@ -120,6 +128,24 @@ class BoundedConnection(H11Protocol):
         """Take in what came; called after each answer, too."""
         super().handle_events()
         self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, which no middleware sees, with a problem document."""
+        request_id = secrets.token_hex(8)
+        log.info("request %s is not HTTP", request_id)  # NOTE: no reason, in which a header with a key may be
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # it has an answer, or a part of one
+            self.cut()
+            return
+        why = str(sys.exception() or msg)  # NOTE: uvicorn calls this while it handles the error of h11
+        detail = f"not an HTTP/1.1 request: {why[:_TOLD]}; send one as RFC 9112 describes it"
+        document = Kind.BAD_REQUEST.document(detail, request_id=request_id)
+        content = document.model_dump_json(exclude_none=True).encode()
+        headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(content)), "Connection": "close"}
+        headers["X-Request-ID"] = request_id
+        head = h11.Response(status_code=document.status, headers=[*headers.items()], reason=b"Bad Request")
+        for event in (head, h11.Data(content), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""

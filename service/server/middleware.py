@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import Kind, Refusal
-from service.http.errors import respond
+from service.http.errors import respond, shown
 from service.metrics import Metrics
 from service.server.connections import PATIENCE_S, slowest_bytes
 from service.settings import Settings
@@ -220,7 +220,7 @@ class BodyLimit(_Middleware):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = self._larger.get(scope["path"], "max_json_bytes")
         limit = getattr(self._settings, name)
-        detail = f"a body of {scope['method']} {scope['path']} may have {limit} bytes ({name})"
+        detail = f"a body of {shown(scope['method'])} {shown(scope['path'])} may have {limit} bytes ({name})"
         if refusal := _why_refused(Headers(scope=scope), limit, detail):
             await _refuse(refusal, scope, receive, send)
             return
@@ -245,7 +245,7 @@ def _why_refused(headers: Headers, limit: int, detail: str) -> ProblemDocument |
         # NOTE: a proxy may believe the other one, and take what follows for another caller's request.
         return Kind.BAD_REQUEST.document("the request has Content-Length and Transfer-Encoding; use one")
     if (packed := headers.get("content-encoding", "identity").lower()) != "identity":
-        return Kind.MEDIA_TYPE.document(f"the body is packed by {packed!r}; use none for requests")
+        return Kind.MEDIA_TYPE.document(f"the body is packed by {shown(packed)!r}; use none for requests")
     if declared.isdecimal() and int(declared[:20]) > limit:
         return Kind.TOO_LARGE.document(detail)
     return None

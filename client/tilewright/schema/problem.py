@@ -19,6 +19,7 @@ __all__ = ["MAX_EXTENT", "OPERAND_TYPES", "Activation", "DType", "GemmProblem", 
 
 MAX_EXTENT = 2**31 - 1
 _MAX_FLOAT32 = 3.4028234663852886e38
+_ZERO_FLOAT32 = 2.0**-150  # the largest number that float32 rounds to 0
 Extent = Annotated[int, Bounds(1, MAX_EXTENT)]
 
 
@@ -221,14 +222,21 @@ def variants(problem: GemmProblem) -> list[GemmProblem]:
 
 
 def check_factors(problem: GemmProblem, alpha: float, beta: float) -> None:
-    """Raise an error for finite factors that become infinite in the accumulate type.
+    """Raise an error for finite factors that become infinite, or 0, in the accumulate type.
 
     Raises:
-        InvalidProblem: the message names the factor and its largest value.
+        InvalidProblem: the message names the factor and its bound.
     """
+    if problem.accumulate is DType.FLOAT64:
+        return
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if problem.accumulate is not DType.FLOAT64 and math.isfinite(value) and abs(value) > _MAX_FLOAT32:
+        if math.isfinite(value) and abs(value) > _MAX_FLOAT32:
             raise too_large(name, value, _MAX_FLOAT32, problem.dtype)
+        if 0.0 < abs(value) <= _ZERO_FLOAT32:
+            raise InvalidProblem(
+                f"{name} must be 0 or more than {_ZERO_FLOAT32:.8g} in size for {problem.dtype}, got "
+                f"{value:g}; scale an operand instead"
+            )
 
 
 def too_large(name: str, value: float, most: float, dtype: str) -> InvalidProblem:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from tilewright.schema.problem import MAX_EXTENT
-from tilewright.wire.requests import GemmQuery
+from tilewright.wire.requests import Body, GemmQuery
 
 SEGMENT_HEADER = 64  # bytes of a segment before its tensors; the first 32 are the token
 _Size = Annotated[int, Field(ge=1, le=MAX_EXTENT)]
@@ -53,7 +53,7 @@ class SharedTensor(BaseModel):
     offset: int = Field(default=SEGMENT_HEADER, strict=True, ge=SEGMENT_HEADER, le=2**48)
 
 
-class SharedGemmBody(GemmQuery, frozen=True):
+class SharedGemmBody(Body, GemmQuery, frozen=True):
     """``POST /gemm/shared``: like ``POST /gemm``, with the tensors in memory that both sides map."""
 
     m: _Size

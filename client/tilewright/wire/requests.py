@@ -29,10 +29,10 @@ def _whole(value: object) -> object:
 
 
 def _strict(schema: Any) -> Any:
-    """A schema of pydantic's core with strict integers and flags, except in nested models."""
+    """A schema of pydantic's core with strict numbers and flags, except in nested models."""
     if schema["type"] == "int":
         return core_schema.no_info_before_validator_function(_whole, {**schema, "strict": True})
-    if schema["type"] == "bool":
+    if schema["type"] in ("bool", "float"):
         return {**schema, "strict": True}
     if "fields" in schema:
         return {**schema, "fields": {name: _strict(one) for name, one in schema["fields"].items()}}

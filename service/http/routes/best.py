@@ -18,7 +18,7 @@ from starlette.background import BackgroundTask
 from service.engine.retune import StaleResult
 from service.errors import Kind, Refusal
 from service.http import access, conditional
-from service.http.deps import IfNoneMatch, Service, ServiceDep
+from service.http.deps import IfNoneMatch, Service, ServiceDep, check_plain
 from service.http.openapi import errors
 from service.http.views import link_next, number_place, page_end, tune_hint
 from service.results.answer_cache import Answer
@@ -51,6 +51,7 @@ class _RememberingRoute(APIRoute):
                 await access.authorize(request)
             elif asked := _read(text):
                 await access.authorize(request)
+                await check_plain(request)
                 found = await run_in_threadpool(_find, service, *asked, text)
             else:
                 return await handle(request)
@@ -198,13 +199,24 @@ _AS_FILE = {
     response_class=Response,
     responses={
         200: {"description": "One file", "content": {"text/html": {"schema": {"type": "string"}}}},
-        **errors(Kind.PAGES_BUSY),
+        **errors(Kind.NOT_FOUND, Kind.PAGES_BUSY),
     },
 )
 def get_report(query: Annotated[wire.ReportQuery, Query()], service: ServiceDep) -> Response:
     """The winners of a device class or of all, with plots, as one HTML file that opens without a server."""
+    if query.device_class:
+        _check_class(service, query.device_class)
     text = service.shared.get(("report", query.device_class), lambda: _report(service, query))
     return Response(text, media_type="text/html; charset=utf-8", headers=_AS_FILE)
+
+
+def _check_class(service: Service, wanted: str) -> None:
+    known = {queue.bench.spec.device_class.id for queue in service.engine.queues.values()}
+    with service.store.read() as session:
+        known |= set(winners.device_classes(session))
+    if wanted not in known:
+        there = ", ".join(sorted(known)) or "none yet"
+        raise Refusal(Kind.NOT_FOUND, f"there is no device class {wanted}; use one of these: {there}")
 
 
 def _report(service: Service, query: wire.ReportQuery) -> str:

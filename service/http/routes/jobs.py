@@ -30,7 +30,6 @@ from tuner.store import best, jobs, misses, records, trials
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
 from tuner.store.access.keys import once
-from tuner.store.database import IdempotencyConflict
 from tuner.store.jobs import submit
 from tuner.store.records import EventRecord, JobRecord, Unreadable
 
@@ -44,7 +43,8 @@ def start_for_misses(
     As many as the queue has room for; the rest stays on the list.
 
     Raises:
-        Refusal: no device here is of the class, a limit is exceeded, or the queue has no room at all.
+        Refusal: no device here is of the class, a limit is exceeded, the queue has no room at all, or a job
+            of this idempotency key was deleted.
         IdempotencyConflict: the key came with another request before.
     """
     body = admission.with_trials(body, service.settings)
@@ -145,7 +145,8 @@ def start(service: Service, body: wire.TuneBody, key: str | None, request: Reque
     idempotency key started.
 
     Raises:
-        Refusal: no device here computes the problem, or a limit is exceeded.
+        Refusal: no device here computes the problem, a limit is exceeded, or the job of this idempotency key
+            was deleted.
         InvalidProblem: the types cannot be combined.
         IdempotencyConflict: the key came with another request before.
     """
@@ -166,9 +167,8 @@ def start(service: Service, body: wire.TuneBody, key: str | None, request: Reque
 def _started(session: Session, ids: Sequence[str]) -> list[JobRecord]:
     found = [jobs.get(session, job_id) for job_id in ids]
     if None in found:
-        raise IdempotencyConflict(
-            "a job that a request with this idempotency key started was deleted since; use a new key"
-        )
+        detail = "a job that a request with this idempotency key started was deleted since; use a new key"
+        raise Refusal(Kind.INVALID_REQUEST, detail)
     return [job for job in found if job]
 
 

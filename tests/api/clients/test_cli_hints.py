@@ -402,6 +402,6 @@ def test_a_filter_that_names_nothing_says_what_there_is(
     for verb in (("export", file), ("report", file), ("sets", "ls"), ("misses",)):
         result = run(*verb, "--device-class", "nope")
         told = f"no device class nope; there are {tuned.device_class}"
-        assert (result.exit_code, told in result.stderr) == (0, True), verb
+        assert (result.exit_code, told in result.stderr) == (int(verb[0] == "report"), True), verb
         assert not run(*verb, "--device-class", tuned.device_class).stderr, verb
     assert not run("export", file, "--family", "host").stderr

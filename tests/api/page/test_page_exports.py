@@ -52,8 +52,12 @@ def test_a_report_stands_alone(full: Server, tmp_path: Path) -> None:
     assert [json.loads(chart)["name"] for chart in charts] == ["payoff", "roofline"]
 
 
-def test_a_report_of_an_unknown_class_is_empty(full: Server) -> None:
-    answer = httpx2.get(f"{full.url}/report?device_class=sm_12", timeout=60)
+def test_a_report_of_an_unknown_class_is_refused_and_of_a_new_one_empty(full: Server) -> None:
+    for path in ("report", "view/report"):
+        refused = httpx2.get(f"{full.url}/{path}?device_class=sm_12", timeout=60)
+        assert (refused.status_code, CLASS in refused.text) == (404, True), refused.text
+    (device,) = httpx2.get(f"{full.url}/devices", timeout=60).json()["items"]
+    answer = httpx2.get(f"{full.url}/report?device_class={device['device_class']}", timeout=60)
     assert answer.status_code == 200
     assert "attachment" in answer.headers["content-disposition"]
     assert "Nothing to draw yet" in answer.text

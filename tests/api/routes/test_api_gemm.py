@@ -115,7 +115,10 @@ def test_what_cannot_run_is_refused_with_the_rule(client: Client) -> None:
     assert "b must be float32" in mismatch["detail"]
     assert "b must be float32" in refused(client, a, b.astype("f8"))["detail"]
     assert "beta must be 0" in refused(client, a, b, beta=1.0)["detail"]
-    assert "scale an operand" in refused(client, a, b, alpha=1e39)["detail"]
+    for factor in (1e39, 1e-46, -1e-46):
+        assert "scale an operand" in refused(client, a, b, alpha=factor)["detail"]
+    client.gemm(a, b, alpha=1e-45)  # rounds to the smallest float32
+    client.gemm(a.astype("f8"), b.astype("f8"), alpha=1e-46)
     assert "bias must be" in refused(client, a, b, None, np.ones(3, "f4"))["detail"]
     assert "none of them 0" in refused(client, a[:0], b)["detail"]
     assert "(rows, columns)" in refused(client, a[0], b)["detail"]

@@ -221,6 +221,26 @@ def test_a_segment_that_the_device_may_still_write_to_is_not_lent_again(error: E
     assert segments() == before
 
 
+def test_a_file_that_took_the_descriptor_of_a_segment_is_left_alone(tmp_path: Path) -> None:
+    kept, array = Segments(), empty((4,), "f8")
+    there = location(array)
+    assert there is not None
+    with kept.lend(100) as segment:
+        pass
+    with open(tmp_path / "file", "wb") as file:
+        taken = [segment.fd, there["segment"]["fd"]]
+        for fd in taken:
+            os.dup2(file.fileno(), fd)
+        assert location(array) is None
+        with kept.lend(100) as other:
+            assert other.token != segment.token
+        del array
+        kept.close()
+        for fd in taken:
+            assert os.path.sameopenfile(fd, file.fileno())
+            os.close(fd)
+
+
 def test_an_idle_service_lets_go_of_an_array_that_was_given_up(sharing: Server) -> None:
     def held(inode: int) -> bool:
         maps = [path for path in Path("/proc").glob("[0-9]*/maps") if int(path.parts[2]) != os.getpid()]
@@ -268,7 +288,12 @@ def test_a_forked_child_leaves_the_segments_of_its_parent() -> None:
     [
         ({"a": {"segment": {"pid": 1, "fd": 2**31, "token": "0" * 32}}}, "less than or equal"),
         ({"a": {"segment": {"pid": 1, "fd": 0, "token": "../../etc/passwd"}}}, "32 lower-case"),
-        ({"a": {"segment": "tilewright_link0001"}}, "dictionary"),
+        ({"a": {"segment": "tilewright_link0001"}}, "must be a JSON object"),
+        ({"m": "4"}, "valid integer"),
+        ({"m": True}, "valid integer"),
+        ({"alpha": "1"}, "valid number"),
+        ({"beta": False}, "valid number"),
+        ({"deterministic": "yes"}, "valid boolean"),
         ({"offset": 65}, "the segment has"),
         ({"offset": 63}, "greater than or equal"),
         ({"offset": 2**49}, "less than or equal"),

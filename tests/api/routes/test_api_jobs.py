@@ -108,6 +108,7 @@ def test_a_key_whose_job_was_deleted_is_told_so(client: Client, server: Server) 
     with pytest.raises(ServiceError, match="deleted since; use a new key") as refused:
         client.tune(problem, max_trials=1, idempotency_key="deleted", wait=False)
     assert refused.value.status == 422
+    assert "used for another" not in refused.value.problem["title"]
 
 
 def test_a_running_job_is_cancelled_and_keeps_its_trials(long_job: wire.JobView, client: Client) -> None:

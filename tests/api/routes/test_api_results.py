@@ -184,8 +184,8 @@ def test_errors_outside_the_routes_are_problem_documents_too(http: httpx2.Client
     assert wrong.headers["allow"] == "POST"
     assert wrong.json()["type"] == "urn:tilewright:problem:method-not-allowed"
     of_several_routes = http.put("/config-sets/current")
-    assert of_several_routes.headers["allow"] == "DELETE, GET, POST"
-    assert of_several_routes.json()["detail"].endswith("use DELETE, GET, POST")
+    assert of_several_routes.headers["allow"] == "DELETE, GET, HEAD, POST"
+    assert of_several_routes.json()["detail"].endswith("use DELETE, GET, HEAD, POST")
 
 
 def test_every_answer_has_a_request_id(http: httpx2.Client) -> None:

@@ -1,5 +1,6 @@
 """Limits of a small service: defaults follow them, whole numbers pass as JSON writes them, queries and ids
-have their bounds, and an import that cannot be kept says why."""
+have their bounds, numbers and members of a query have one form, and a queue without places and an import that
+cannot be kept say why."""
 
 from __future__ import annotations
 
@@ -7,12 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
+import numpy as np
 import pytest
 from api_server import Server, admin_key, finish, start
 
 from service.http.views import cursor
+from tilewright.http.tensors import MEDIA_TYPE, from_array, pieces
 
 PROBLEM = {"m": 16, "n": 8, "k": 8, "dtype": "float32", "layout": "nn"}
+ONES = b"".join(pieces({name: from_array(name, np.ones((2, 2), "f4")) for name in "ab"}))
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +128,101 @@ def test_an_import_that_cannot_be_kept_says_why(tmp_path: Path) -> None:
         answer = httpx2.post(f"{server.url}/trials", content=b"", headers=headers, timeout=30)
         assert (answer.status_code, answer.json()["type"]) == (503, "urn:tilewright:problem:not-ready")
         assert "TILEWRIGHT_CACHE_DIR" in answer.json()["detail"]
+        assert str(tmp_path) not in answer.text
+        assert str(tmp_path / "cache") in server.log()
         assert int(answer.headers["retry-after"]) > 0
+    finally:
+        finish(server)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "twice"),
+    [
+        ("DELETE", "/jobs?status=queued&status=running", "status"),
+        ("DELETE", "/jobs?mine=false&mine=true", "mine"),
+        ("POST", "/gemm?alpha=7&alpha=1", "alpha"),
+        ("GET", "/best-config?arch=x&m=1&m=48&n=48&k=48", "m"),
+        ("GET", "/best-config?arch=x&arch=x", "arch"),
+        ("GET", "/explain?arch=x&m=8&n=8&k=8&k=8", "k"),
+        ("GET", "/trials?format=t4&format=ndjson", "format"),
+        ("GET", "/config-sets/current?device_class=a&device_class=b", "device_class"),
+    ],
+)
+def test_a_member_that_comes_twice_is_refused(
+    http: httpx2.Client, method: str, path: str, twice: str
+) -> None:
+    answer = http.request(method, path, content=ONES, headers={"Content-Type": MEDIA_TYPE})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"] == [{"detail": "is given 2 times; give it once", "parameter": twice}]
+
+
+@pytest.mark.parametrize("text", ["4_8", "%2B70", "+70", "70%20", "%D9%A1"])
+@pytest.mark.parametrize(
+    ("method", "path", "name"),
+    [
+        ("GET", "/best-config?arch=x&n=8&k=8&m=", "m"),
+        ("GET", "/jobs?limit=", "limit"),
+        ("POST", "/gemm?alpha=", "alpha"),
+        ("GET", "/explain?arch=x&n=8&k=8&m=8&max_regret=", "max_regret"),
+        ("DELETE", "/jobs?m=", "m"),
+        ("DELETE", "/quarantine/", "entry_id"),
+    ],
+)
+def test_a_number_is_written_in_digits(
+    http: httpx2.Client, method: str, path: str, name: str, text: str
+) -> None:
+    # NOTE: a plus is a blank in a query alone.
+    text = text if "?" in path or text != "+70" else "%2B7"
+    answer = http.request(method, path + text, content=ONES, headers={"Content-Type": MEDIA_TYPE})
+    assert answer.status_code == 422, answer.text
+    (error,) = answer.json()["errors"]
+    assert error["parameter"] == name
+    assert error["detail"].startswith("write the number in digits")
+
+
+@pytest.mark.parametrize("query", ["alpha=-2.5e%2B0", "alpha=1e-3&beta=0", "alpha=.5", "alpha=007"])
+def test_numbers_of_json_and_more_digits_pass(http: httpx2.Client, query: str) -> None:
+    answer = http.post(f"/gemm?{query}", content=ONES, headers={"Content-Type": MEDIA_TYPE})
+    assert answer.status_code == 200, answer.text
+
+
+def test_text_may_read_as_a_number(http: httpx2.Client) -> None:
+    assert http.get("/jobs", params={"prefix": "1e5"}).status_code == 200
+    assert http.get("/best-config", params={"arch": "1_0"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/view/compare?what=jobs&what=sets", "is given 2 times"),
+        ("/view/results/4_8", "write the number in digits"),
+    ],
+)
+def test_the_page_refuses_the_same(http: httpx2.Client, path: str, says: str) -> None:
+    answer = http.get(path)
+    assert (answer.status_code, says in answer.text) == (422, True), answer.text
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        (
+            "max_queue",
+            "0 jobs are queued, all that max_queue allows; raise TILEWRIGHT_MAX_QUEUE to take some",
+        ),
+        (
+            "max_caller_queue",
+            "0 jobs of this caller are queued, all that max_caller_queue allows; have the limit raised with "
+            "TILEWRIGHT_MAX_CALLER_QUEUE",
+        ),
+    ],
+)
+def test_a_queue_of_no_places_names_its_setting(
+    tmp_path_factory: pytest.TempPathFactory, setting: str, told: str
+) -> None:
+    server = start(tmp_path_factory.mktemp("closed"), **{setting: 0})
+    try:
+        answer = httpx2.post(f"{server.url}/tune", json=PROBLEM, timeout=30)
+        assert (answer.status_code, answer.json()["detail"]) == (429, told)
     finally:
         finish(server)

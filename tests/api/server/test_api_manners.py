@@ -66,6 +66,9 @@ def test_a_key_in_flight_is_refused_until_its_request_ends() -> None:
         ({"client": ("10.0.0.1", 5)}, "10.0.0.1"),
         ({"client": ("fd00::1", 5)}, "fd00--1"),
         ({"client": ("10.0.0.1", 5), "key_id": "abc"}, "abc"),
+        ({"client": ("127.9.9.9", 5)}, "127.0.0.1"),
+        ({"client": ("::1", 5)}, "127.0.0.1"),
+        ({"client": ("::ffff:127.0.0.2", 5)}, "127.0.0.1"),
         ({"client": None}, ""),
     ],
 )
@@ -130,6 +133,36 @@ def test_a_body_that_is_no_json_is_told_what_to_send(http: httpx2.Client, path: 
     answer = http.post(path, content=b'{"m": 8,', headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "#")
     assert re.search(r"not JSON: .* at character \d+; send one JSON object", answer.json()["detail"])
+
+
+@pytest.mark.parametrize("path", ["/tune", "/misses", "/best-config/lookup", "/gemm/shared"])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"[]", "#: must be a JSON object"),
+        (b'"m"', "#: must be a JSON object"),
+        (b"null", "#: must be a JSON object"),
+        (b"", "#: the body is empty; send one JSON object"),
+    ],
+)
+def test_a_body_that_is_no_object_is_told_so(
+    http: httpx2.Client, path: str, content: bytes, says: str
+) -> None:
+    answer = http.post(path, content=content, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["detail"]) == (422, says)
+
+
+def test_a_number_of_too_many_digits_is_told_so(http: httpx2.Client) -> None:
+    answer = http.post(
+        "/tune", content=b'{"m": ' + b"9" * 5000 + b"}", headers={"Content-Type": "application/json"}
+    )
+    told = "the body has a number of more than 4300 digits; send a smaller one"
+    assert (answer.status_code, answer.json()["detail"]) == (400, told)
+
+
+def test_head_is_among_the_methods_where_get_is(http: httpx2.Client) -> None:
+    assert http.patch("/jobs").headers["allow"] == "DELETE, GET, HEAD"
+    assert http.put("/tune").headers["allow"] == "POST"
 
 
 def test_a_gemm_sent_as_a_form_is_told_what_to_send(http: httpx2.Client) -> None:
