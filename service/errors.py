@@ -18,7 +18,7 @@ class Kind(Enum):
     INVALID_PROBLEM = ("invalid-problem", 422, "Not a GEMM this service computes")
     UNSUPPORTED = ("unsupported", 422, "No kernel family or device for this problem")
     OVER_LIMIT = ("over-limit", 422, "Over a limit of this service")
-    IDEMPOTENCY_MISMATCH = ("idempotency-mismatch", 422, "Idempotency-Key was used for another request")
+    IDEMPOTENCY_MISMATCH = ("idempotency-mismatch", 422, "Idempotency-Key was used before")
     BAD_REQUEST = ("bad-request", 400, "The request cannot be read")
     NOT_FOUND = ("not-found", 404, "Not found")
     NOT_TUNED = ("not-tuned", 404, "No stored result")

@@ -288,6 +288,10 @@ class ServiceKey:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             try:
                 with open(os.open(beside, flags, 0o600), "w", encoding="utf-8") as file:
+                    if os.fstat(file.fileno()).st_mode & 0o022:
+                        raise PermissionError(
+                            "a file system without modes: another user could replace the key"
+                        )
                     file.write(f"{key} {self._url}\n")
                 os.link(beside, self._file)
             finally:

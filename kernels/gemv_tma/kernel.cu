@@ -54,6 +54,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads + 32, 1)
     const Scheduler scheduler(cfg::weights_are_a ? m : n, cfg::weights_are_a ? n : m, k, batch,
                               cfg::cluster_k == 1 ? 0 : cluster_rank());
     if (cfg::prefetch > 0 && !produces) prefetch_weights(scheduler, &map_weights);
+    __syncwarp();
     if constexpr (cfg::cluster_k > 1)
         cluster_wait_barriers();
     else if (!produces)

@@ -7,7 +7,7 @@
                 order, SWIZZLE rows of tiles before a step to the next column; SNAKE reverses the direction
                 at each end, so that the packed tile of a neighbour is used again
      k          passes of at most KC; D holds the partials between passes, divided by a power of two if alpha
-                is large, so that they overflow only if the product itself does
+                is large, so that they overflow only if the product itself does; not where D is C as well
      cache tile panels of MR rows of A, of NR = NV vectors of columns of B; one panel stays in L1 while the
                 panels of the other operand stream past it from L2 (STREAM)
      registers  MR x NV vectors of D, one row of B, one element of A
@@ -28,7 +28,7 @@ struct gemm {
     const elem *a, *b, *c, *bias;
     elem *d;
     int64_t m, n, k, batch, lda, ldb, ldc, ldd;
-    elem alpha, beta, scale; /* D = act(scale * (alpha * op(A) op(B) + beta * C) + bias), |alpha| < 2 */
+    elem alpha, beta, scale; /* D = act(scale * alpha * op(A) op(B) + beta * C + bias) */
 };
 
 struct range { int64_t begin, end; };
@@ -122,9 +122,10 @@ static inline void finish(const struct gemm *g, const struct tile *t, const stru
             const int64_t x = column + j * VL, count = width - j * VL;
             vec value = g->alpha * acc[i][j];
             if (!pass->first) value += load(g->d + y * g->ldd + x, count);
-            if (HAS_C && pass->first && g->beta != 0) value += g->beta * load(g->c + y * g->ldc + x, count);
+            if (pass->last) value *= g->scale;
+            if (HAS_C && g->beta != 0 && (g->scale == 1 ? pass->first : pass->last))
+                value += g->beta * load(g->c + y * g->ldc + x, count);
             if (pass->last) {
-                value *= g->scale;
                 if (HAS_BIAS) value += load(g->bias + x, count);
                 value = activate(value);
             }
@@ -170,7 +171,8 @@ __attribute__((visibility("default"))) void host_gemm(
     enum { A_BYTES = (A_PANELS * MR * KC * (int)sizeof(elem) + 63) / 64 * 64,
            B_BYTES = B_PANELS * NR * KC * (int)sizeof(elem) };
     double scale = 1;
-    for (; __builtin_isfinite(alpha) && __builtin_fabs(alpha) >= 2; alpha /= 2, beta /= 2) scale *= 2;
+    if (k > KC && __builtin_isfinite(alpha) && !(HAS_C && beta != 0 && c == d))
+        for (; __builtin_fabs(alpha) >= 2; alpha /= 2) scale *= 2;
     const struct gemm g = {a, b, c, bias, d, m, n, k, batch, lda, ldb, ldc, ldd,
                            (elem)alpha, (elem)beta, (elem)scale};
     char *mine = (char *)(((uintptr_t)workspace + 63) / 64 * 64) + thread * (int64_t)(A_BYTES + B_BYTES);

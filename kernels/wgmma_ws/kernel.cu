@@ -317,6 +317,7 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
         const int consumer = warp / 4 - 1;
         const Store store({c, d, bias, ldc, ldd, m, n, alpha, beta}, MAP_D, consumer);
         if (cfg::tma_store && threadIdx.x % 128 == 0) tma_prefetch_map(MAP_D);
+        __syncwarp();
         const Partials partials(workspace, scheduler, consumer, smem.word(consumer));
         await_barriers();
         await_previous_kernel();

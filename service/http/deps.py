@@ -120,11 +120,15 @@ async def check_plain(request: Request) -> None:
     """
     given = request.query_params.multi_items()
     times = Counter(name for name, _ in given)
-    broken = [_broken(name, f"is given {n} times; give it once") for name, n in times.items() if n > 1]
+    repeated = [(name, f"is given {n} times; give it once") for name, n in times.items() if n > 1]
+    broken = [_broken("query", *one) for one in repeated]
     odd = [name for name, text in (*given, *request.path_params.items()) if _is_odd_number(text)]
     if odd:
         numbers = _numbers(request.scope["route"])
-        broken += [_broken(name, _ODD_NUMBER) for name in odd if name in numbers]
+        places = [
+            ("path" if name in request.path_params else "query", name) for name in odd if name in numbers
+        ]
+        broken += [_broken(*place, _ODD_NUMBER) for place in places]
     if broken:
         raise RequestValidationError(broken)
 
@@ -133,8 +137,8 @@ _ODD = re.compile(r"[^0-9A-Za-z.+-]|^\+")
 _ODD_NUMBER = "write the number in digits, such as 16 or 0.5, without blanks, '_' or a '+' before it"
 
 
-def _broken(name: str, rule: str) -> dict[str, Any]:
-    return {"type": "value_error", "loc": ("query", name), "msg": rule}
+def _broken(place: str, name: str, rule: str) -> dict[str, Any]:
+    return {"type": "value_error", "loc": (place, name), "msg": rule}
 
 
 def _is_odd_number(text: str) -> bool:

@@ -143,7 +143,9 @@ class BoundedConnection(H11Protocol):
         headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(content)), "Connection": "close"}
         headers["X-Request-ID"] = request_id
         head = h11.Response(status_code=document.status, headers=[*headers.items()], reason=b"Bad Request")
-        for event in (head, h11.Data(content), h11.EndOfMessage()):
+        is_head = bool(self.scope) and self.scope["method"] == "HEAD"
+        body = [] if is_head and self.conn.our_state is h11.SEND_RESPONSE else [h11.Data(content)]
+        for event in (head, *body, h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 

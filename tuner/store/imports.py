@@ -168,13 +168,13 @@ def remove_problem(session: Session, problem: GemmProblem) -> RecordCounts:
 
     Raises:
         InUse: a job of it waits or runs.
-        StoreError: it was never seen.
+        StoreError: it has none.
     """
     alone(session)
     problem_id = entities.find_problem(session, problem)
     if problem_id is None:
         raise StoreError(
-            f"{problem} was never seen here; 'tilewright best' and 'tilewright jobs ls' list others"
+            f"{problem} has no results here; 'tilewright best' and 'tilewright jobs ls' list others"
         )
     rows = select(LadderRow.job_id).where(LadderRow.problem_id == problem_id)
     this = or_(JobRow.problem_id == problem_id, JobRow.id.in_(rows))

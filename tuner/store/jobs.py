@@ -139,7 +139,8 @@ def queued_work(session: Session, caller: str | None = None) -> int:
 
 
 def withdrawn_work(session: Session, caller: str, since: datetime) -> int:
-    """How much a caller submitted and cancelled before it began, since a time, in jobs on one problem."""
+    """How much a caller submitted and cancelled before it began, since a time, in jobs on one problem; what
+    others cancelled does not count."""
     never = (JobRow.status == JobStatus.CANCELLED) & JobRow.started.is_(None)
     return _work(
         session, never & (JobRow.caller == caller) & JobRow.id.in_(audit.cancelled_by(caller, since))

@@ -146,8 +146,8 @@ class SetAnswer:
 def signed_set(
     content: bytes, signature: str, key: ServiceKey, digest: str | None = None, *, first: bool = True
 ) -> ConfigSet:
-    """A set whose signature was checked before its content was parsed; ``first`` as for
-    :meth:`ServiceKey.verify`.
+    """A set whose signature was checked before its content was parsed, so that who never saw one costs
+    nothing; ``first`` as for :meth:`ServiceKey.verify`.
 
     Raises:
         ArtifactError: the content does not match its digest, or ``digest`` if given.

@@ -26,7 +26,7 @@ _Done = SimpleQueue[BaseException | None]
 _Inbox = SimpleQueue[tuple[Callable[[], object], _Done]]
 
 _inboxes: list[_Inbox] = []
-_growing = threading.Lock()
+_growing = threading.RLock()  # NOTE: a signal handler may multiply while a worker starts
 
 
 def run_together(calls: Sequence[Callable[[], object]]) -> None:
@@ -102,7 +102,7 @@ def _work(inbox: _Inbox) -> None:
 def _forget() -> None:
     """Make a new lock and no threads in a forked child, which has none of its parent's threads."""
     global _growing
-    _growing = threading.Lock()
+    _growing = threading.RLock()
     _inboxes.clear()
 
 

@@ -28,7 +28,7 @@ _HEAD_BYTES = 4096
 _DIGEST_AT_HEAD = re.compile(rb'"digest":\s*"(sha256:[0-9a-f]{64})"')
 _CLASS_AT_HEAD = re.compile(rb'"device_class":\s*"([A-Za-z0-9._-]{1,128})"')
 # NOTE: parsed, a value takes up to some hundred bytes however short its text is; those of entries have 16.
-_VALUE_BYTES, _ANY_VALUES_BYTES = 8, 2**20
+_VALUE_BYTES, _ANY_VALUES_BYTES = 12, 2**20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

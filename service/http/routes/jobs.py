@@ -30,6 +30,7 @@ from tuner.store import best, jobs, misses, records, trials
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
 from tuner.store.access.keys import once
+from tuner.store.database import IdempotencyConflict
 from tuner.store.jobs import submit
 from tuner.store.records import EventRecord, JobRecord, Unreadable
 
@@ -43,9 +44,8 @@ def start_for_misses(
     As many as the queue has room for; the rest stays on the list.
 
     Raises:
-        Refusal: no device here is of the class, a limit is exceeded, the queue has no room at all, or a job
-            of this idempotency key was deleted.
-        IdempotencyConflict: the key came with another request before.
+        Refusal: no device here is of the class, a limit is exceeded, or the queue has no room at all.
+        IdempotencyConflict: the key came with another request before, or a job of it was deleted.
     """
     body = admission.with_trials(body, service.settings)
     bench = _bench_for_misses(service, body.from_misses.device_class, body.device)
@@ -145,10 +145,9 @@ def start(service: Service, body: wire.TuneBody, key: str | None, request: Reque
     idempotency key started.
 
     Raises:
-        Refusal: no device here computes the problem, a limit is exceeded, or the job of this idempotency key
-            was deleted.
+        Refusal: no device here computes the problem, or a limit is exceeded.
         InvalidProblem: the types cannot be combined.
-        IdempotencyConflict: the key came with another request before.
+        IdempotencyConflict: the key came with another request before, or its job was deleted.
     """
     wanted = admission.with_trials(body, service.settings).to_request(body.to_problem())
     admission.check_size(wanted.problem, service.settings)
@@ -167,8 +166,9 @@ def start(service: Service, body: wire.TuneBody, key: str | None, request: Reque
 def _started(session: Session, ids: Sequence[str]) -> list[JobRecord]:
     found = [jobs.get(session, job_id) for job_id in ids]
     if None in found:
-        detail = "a job that a request with this idempotency key started was deleted since; use a new key"
-        raise Refusal(Kind.INVALID_REQUEST, detail)
+        raise IdempotencyConflict(
+            "a job that a request with this idempotency key started was deleted since; use a new key"
+        )
     return [job for job in found if job]
 
 

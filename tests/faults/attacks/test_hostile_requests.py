@@ -59,6 +59,13 @@ def test_what_is_not_http_has_a_problem_document_too(server: Server, text: bytes
     assert says not in server.log(), "a header of the request may stand there"
 
 
+def test_a_broken_body_of_a_head_request_is_no_fault_of_the_service(server: Server) -> None:
+    answer = sent(server, b"HEAD /jobs HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b"\r\n\r\n"), "no body"
+    assert "Traceback" not in server.log()
+
+
 @pytest.mark.parametrize("path", [b"/nothing", b"/tune"])
 def test_a_broken_body_beside_its_answer_is_no_fault_of_the_service(server: Server, path: bytes) -> None:
     chunked = b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -150,6 +150,15 @@ def test_a_large_alpha_keeps_what_is_added_to_the_product(dtype: str, small: flo
     case.check()
 
 
+@pytest.mark.parametrize("k", [8, 32])
+def test_a_large_alpha_leaves_a_small_beta_as_it_is(k: int) -> None:
+    case = Case(GemmProblem(20, 40, k, "float32", "nn", has_c=True), alpha=1e30, beta=1e-20)
+    case.a[:] = 0
+    case.c[:] = 1e20
+    case.run(CONFIG)
+    np.testing.assert_allclose(case.d, 1.0, rtol=1e-6)
+
+
 def test_small_integers_are_exact() -> None:
     case = Case(GemmProblem(70, 90, 130, "float32"))
     case.a[:] = np.round(case.a * 3)

@@ -130,6 +130,22 @@ def test_a_later_kernel_is_not_taken_for_a_closed_one() -> None:
         case.check()
 
 
+@pytest.mark.timeout(30)
+def test_a_product_in_a_signal_handler_runs_while_a_worker_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, ran = threading.Thread.start, list[int]()
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if not ran:  # as a handler that the signal interrupts the start with
+            ran.append(0)
+            run_together([lambda: ran.append(1)] * 2)
+
+    monkeypatch.setattr(host, "_inboxes", [])
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    run_together([lambda: ran.append(2)] * 2)
+    assert ran == [0, 1, 1, 2, 2]
+
+
 def test_a_kernel_is_not_taken_for_a_loaded_one_after_all_descriptors_were_closed() -> None:
     case, loaded = (Case(GemmProblem(64, 64, 64, "float32", layout)) for layout in ("nt", "nn"))
     artifacts = [artifact_of(config_of(), one.problem) for one in (case, loaded)]

@@ -72,9 +72,9 @@ def prune(
     who: str = audit.SERVICE,
 ) -> dict[Kind, int]:
     """Delete the rows of each kind that are older than its days (0 keeps all); returns how many of each went.
-    Problems that nothing names any more go too.
 
-    A prune that deletes anything has one entry in the audit log, whose counts grow with each step.
+    A prune that deletes any of these has one entry in the audit log, whose counts grow with each step.
+    Problems that nothing names any more go too, and are not counted.
 
     Args:
         days: after how many days each kind goes.
