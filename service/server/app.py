@@ -60,13 +60,8 @@ def create_app(settings: Settings) -> FastAPI:
         SigningKeyError: its signing key cannot be read or made, or others may read it.
     """
     metrics = Metrics()
-    store = _open(settings, metrics)
-    try:
-        signer = Signer.load_or_create(settings.signing_key)
-    except BaseException:
-        store.close()
-        raise
-    service = _service(settings, store, metrics, signer)
+    signer = Signer.load_or_create(settings.signing_key)
+    service = _service(settings, _open(settings, metrics), metrics, signer)
     app = FastAPI(
         title="tilewright",
         version=__version__,

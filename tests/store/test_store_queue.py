@@ -157,14 +157,14 @@ def room(store: Store, caller: str, more: int = 1) -> int:
 def test_a_caller_leaves_room_for_others(store: Store) -> None:
     queue(store, "192.0.2.1", 1, 2, 3, 4)
     with pytest.raises(
-        Refusal, match=r"4 jobs of this caller are queued \(max_caller_queue\); try again"
+        Refusal, match=r"4 jobs of this caller are queued, all that max_caller_queue allows; try again"
     ) as caught:
         room(store, "192.0.2.1")
     assert caught.value.kind is Kind.QUEUE_FULL
     assert int((caught.value.headers or {})["Retry-After"]) > 0
     assert room(store, "192.0.2.2") == 2
     queue(store, "192.0.2.2", 11, 12)
-    with pytest.raises(Refusal, match=r"6 jobs are queued \(max_queue\)"):
+    with pytest.raises(Refusal, match=r"6 jobs are queued, all that max_queue allows"):
         room(store, "192.0.2.3")
 
 
@@ -199,7 +199,9 @@ def test_a_key_has_a_limit_of_its_own(store: Store) -> None:
     few, many = key(store, 0, max_queued=1), key(store, 0, max_queued=6)
     assert room(store, few) == 1
     queue(store, few, 1)
-    with pytest.raises(Refusal, match=r"1 jobs of this caller are queued \(its key's max_queued\)"):
+    with pytest.raises(
+        Refusal, match=r"1 jobs of this caller are queued, all that its key's max_queued allows"
+    ):
         room(store, few)
     queue(store, many, 11, 12, 13, 14)
     assert room(store, many) == 1

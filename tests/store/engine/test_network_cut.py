@@ -25,7 +25,7 @@ from tuner.store.database import Store
 store = Store.open({url!r})
 try:
     with store.begin() as session:
-        session.execute(text("SELECT * FROM held FOR UPDATE"))
+        session.execute(text("SELECT * FROM apart.held FOR UPDATE"))
         print("held", flush=True)
         time.sleep(2)
         session.execute(text("SELECT 1"))
@@ -70,7 +70,7 @@ def test_a_node_that_is_cut_off_holds_no_lock_for_long(namespace: str) -> None:
         pytest.skip("no PostgreSQL here: install the package 'postgresql'")
     bound_s = ALIVE["tcp_user_timeout"] / 1e3 + 20.0
     with running(binaries, also=HERE) as server, psycopg.connect(server.dsn, autocommit=True) as here:
-        here.execute("CREATE TABLE held AS SELECT 1 AS id")
+        here.execute("CREATE SCHEMA apart; CREATE TABLE apart.held AS SELECT 1 AS id")
         url = server.url("postgres").replace("127.0.0.1", HERE)
         command = ["ip", "netns", "exec", namespace, sys.executable, "-c", _HOLDS.format(url=url)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
@@ -78,7 +78,7 @@ def test_a_node_that_is_cut_off_holds_no_lock_for_long(namespace: str) -> None:
             assert node.stdout.readline() == "held\n"
             _ip("link", "set", f"{namespace}-a", "down")
             started = time.monotonic()
-            here.execute("SELECT * FROM held FOR UPDATE")
+            here.execute("SELECT * FROM apart.held FOR UPDATE")
             assert time.monotonic() - started < bound_s
             assert node.stdout.readline() == "noticed\n"
             assert time.monotonic() - started < bound_s

@@ -166,8 +166,9 @@ PLANTED = {
     ),
     "wgmma loads before it waits": (
         "wgmma", SQUARE, "wgmma/kernel.cu",
-        "        loop.ring.init(cfg::all_arrive ? cfg::threads : cfg::warps);\n",
-        "        loop.ring.init(cfg::warps);\n        loop.load_tile(0, 0);\n", r"wgmma_gemm .*\(UTMALDG\)",
+        f"    {AWAIT}\n    if (warp == 0",
+        f"    if (warp == 0 && elect_lane()) loop.load_tile(0, 0);\n    {AWAIT}\n    if (warp == 0",
+        r"wgmma_gemm .*\(UTMALDG\)",
     ),
     "the consumers of wgmma_ws do not wait": (
         "wgmma_ws", BIAS, "wgmma_ws/kernel.cu",
