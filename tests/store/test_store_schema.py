@@ -16,7 +16,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from databases import on_both
+from databases import Databases, on_both, opened
 from sqlalchemy import Connection, MetaData, Table, insert, inspect, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from store_samples import HOST, HOST_CLASS, request
@@ -313,3 +313,14 @@ def test_a_long_migration_of_another_process_is_waited_for(
     another.close()
     another.engine.dispose()
     store.close()
+
+
+@on_both
+def test_a_look_at_the_schema_leaves_no_statements_behind(databases: Databases) -> None:
+    with opened(databases.empty()) as store:
+        store.migrate()
+        store.schema_state()
+        before = len(store.engine._compiled_cache or ())
+        for _ in range(5):
+            assert store.schema_state() == "head"
+        assert len(store.engine._compiled_cache or ()) == before

@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar, cast
 
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import (
@@ -61,10 +60,8 @@ class SchemaTooNew(StoreError):
 
 def too_new() -> SchemaTooNew:
     """The error for a database that a newer release migrated."""
-    return SchemaTooNew(
-        "a newer release of tilewright migrated this database; upgrade this installation or point it to "
-        "another database"
-    )
+    told = "a newer release of tilewright migrated this database; upgrade this installation or use another"
+    return SchemaTooNew(told)
 
 
 class IdempotencyConflict(StoreError):
@@ -203,11 +200,14 @@ def _scripts(folder: Path) -> ScriptDirectory:
     return ScriptDirectory(str(folder), recursive_version_locations=True)
 
 
+# NOTE: Alembic's own query is another one each time, and each stays in the cache of compiled statements.
+_REVISIONS = text(f"SELECT version_num FROM {VERSION_TABLE}")
+
+
 def state(connection: Connection) -> State:
     """How the database's schema relates to this release's."""
-    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-    current = set(context.get_current_heads())
-    scripts = _scripts(MIGRATIONS)
+    is_there, scripts = inspect(connection).has_table(VERSION_TABLE), _scripts(MIGRATIONS)
+    current = set(connection.scalars(_REVISIONS)) if is_there else set()
     if not current:
         return "empty"
     if current == set(scripts.get_heads()):
