@@ -18,7 +18,6 @@ from tuner.store.database import Values, insert_new, insert_or_update, parts
 from tuner.store.models import ArtifactRow, Base, DeviceRow, JobRow, ProblemRow
 from tuner.store.records import DeviceRecord, RowReader, canonical, utc_now
 
-_UNSYNCHRONIZED = {"synchronize_session": False}
 _NEVER_HERE = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -97,14 +96,13 @@ def unnamed_problems() -> Select[int]:
     return select(ProblemRow.id).where(~or_(*(exists().where(one == ProblemRow.id) for one in naming)))
 
 
-def remove_unnamed_problems(session: Session, ids: Sequence[int]) -> int:
-    """Delete those of some problems that no row of another table names; gives how many."""
+def remove_unnamed_problems(session: Session, ids: Sequence[int]) -> None:
+    """Delete those of some problems that no row of another table names."""
     # NOTE: two statements: PostgreSQL's second one sees the rows of those who held a problem until the first.
     these = unnamed_problems().where(ProblemRow.id.in_(ids))
     held = list(session.scalars(these.with_for_update(skip_locked=True, of=ProblemRow)))
     going = delete(ProblemRow).where(ProblemRow.id.in_(these.where(ProblemRow.id.in_(held))))
-    removed = session.scalars(going.returning(ProblemRow.id), execution_options=_UNSYNCHRONIZED).all()
-    return len(removed)
+    session.execute(going, execution_options={"synchronize_session": False})
 
 
 def find_problem(session: Session, problem: GemmProblem) -> int | None:

@@ -27,7 +27,7 @@ _OPTIONS = {"uri", "timeout", "isolation_level", "detect_types", "check_same_thr
 
 
 def url_of(file: Path) -> str:
-    """The URL of a file, whatever its name."""
+    """The URL of a file of any name."""
     return f"sqlite:///{file}".replace("%", "%25").replace("?", "%3F")
 
 
