@@ -66,7 +66,7 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
         grad = grad * (output > 0)
     elif ctx.activation is Activation.GELU:
         grad = torch.ops.aten.gelu_backward(grad, product(a, b, bias), approximate="tanh")
-    for_a = product(grad, b.mT).sum_to_size(a.shape) if ctx.needs_input_grad[0] else None
+    for_a = product(grad, b.mH).sum_to_size(a.shape) if ctx.needs_input_grad[0] else None
     for_b = _of_b(product, a, b, grad) if ctx.needs_input_grad[1] else None
     for_bias = None
     if bias is not None and ctx.needs_input_grad[2]:
@@ -76,8 +76,8 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
 
 def _of_b(product: Callable[..., Any], a: Any, b: Any, grad: Any) -> Any:
     if b.dim() == 2:
-        return product(a.flatten(0, -2).mT, grad.flatten(0, -2))
-    return product(a.mT, grad).sum_to_size(b.shape)
+        return product(a.flatten(0, -2).mH, grad.flatten(0, -2))
+    return product(a.mH, grad).sum_to_size(b.shape)
 
 
 _operator = torch.library.custom_op("tilewright::matmul", _run, mutates_args=(), schema=_SCHEMA)

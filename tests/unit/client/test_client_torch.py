@@ -179,6 +179,16 @@ def test_gradients_of_batches_and_of_gradients() -> None:
     assert torch.autograd.gradgradcheck(product, (doubles(4, 5), doubles(5, 3)))
 
 
+@pytest.mark.usefixtures("kernels")
+def test_gradients_of_complex_numbers() -> None:
+    a, b, bias, rows = (
+        torch.randn(*shape, dtype=torch.complex128, requires_grad=True)
+        for shape in ((2, 6, 5), (5, 3), (3,), (2, 5, 3))
+    )
+    assert torch.autograd.gradcheck(tilewright_torch.matmul, (a, b, bias))
+    assert torch.autograd.gradcheck(tilewright_torch.matmul, (a, rows))
+
+
 TRANSFORMS: dict[str, Callable[[Any], Any]] = {
     "grad": lambda f: torch.func.grad(lambda *x: f(*x).square().sum(), (0, 1, 2)),
     "jacrev": lambda f: torch.func.jacrev(f, (0, 1, 2)),
