@@ -73,7 +73,7 @@ class Follower:
         """Note that a connection ended before the job did; the next call comes after a pause.
 
         Raises:
-            ServiceUnreachable: no event arrived for a minute.
+            ServiceUnreachable: nothing arrived for a minute, not even a heartbeat.
         """
         self._pause = _PAUSE_S
         silence = time.monotonic() - self._heard
@@ -84,12 +84,11 @@ class Follower:
             )
 
     def _take(self, event: dict[str, str]) -> None:
-        if "event" not in event:  # a comment keeps the connection alive
-            return
-        progress = _progress(event) if event["event"] == "progress" and self._on_progress else None
-        self._heard = time.monotonic()
+        name = event.get("event")
+        progress = _progress(event) if name == "progress" and self._on_progress else None
+        self._heard = time.monotonic()  # also by a heartbeat, which is a comment
         self._last_id = event.get("id") or self._last_id
-        self.done = self.done or event["event"] == "done"
+        self.done = self.done or name == "done"
         if progress and self._on_progress:
             self._on_progress(progress)
 

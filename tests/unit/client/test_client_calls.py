@@ -232,6 +232,25 @@ def test_a_job_is_followed_through_a_restart_of_its_service() -> None:
     assert client.asked == ["/jobs/ab/events"] * 4 + ["/jobs/ab"]
 
 
+def test_a_quiet_job_is_followed_as_long_as_heartbeats_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    class Quiet(Scripted):
+        def _send(self, call: Call[Any]) -> Any:
+            nonlocal now
+            if call.sink and not self.asked:
+                for _ in range(8):
+                    call.sink(b": heartbeat\n\n")
+                    now += 15.0
+            return super()._send(call)
+
+    monkeypatch.setattr("tilewright.http.events.time.monotonic", lambda: now)
+    client = Quiet(ServiceUnreachable("reset"), DONE, END)
+    with pytest.raises(ServiceError, match="the end"):
+        client.wait("ab")
+    assert len(client.asked) == 3
+
+
 @pytest.mark.parametrize("status", [401, 404, 429, 500])
 def test_a_job_whose_events_are_refused_is_not_followed(status: int) -> None:
     with pytest.raises(ServiceError, match=f"{status} later"):
