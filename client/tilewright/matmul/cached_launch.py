@@ -76,8 +76,8 @@ class TunedPlan:
         addresses = (address(a), address(b), to, c, vector)
         if out is not None and self._overlaps(addresses):
             return self._fallback("out overlaps an operand")(a, b, out, bias)
+        launch, self._launch = self._launch, None
         try:
-            launch, self._launch = self._launch, None
             if launch is None:
                 self._launch_first(addresses, a)
             else:
@@ -87,6 +87,8 @@ class TunedPlan:
         except LaunchError as error:
             if error.sticky:
                 raise
+            if isinstance(error, PreconditionFailed):  # it did not start
+                self._launch = launch
             return self._fallback(broken_rule(error))(a, b, out, bias)
         self._counter.count += 1
         if out is not None:
@@ -142,7 +144,11 @@ class ScratchPlan(TunedPlan):
             workspace = self._library.zero_bytes(like, self.workspace_bytes)
             held = self._bind(addresses, self._address(workspace)), workspace
         launch, _ = held
-        launch.move(*addresses)
+        try:
+            launch.move(*addresses)
+        except PreconditionFailed:  # it did not start
+            self._by_stream[stream] = held
+            raise
         launch(stream)
         # NOTE: not after an error: a part of the launch may have run and left semaphores that are not zero.
         self._by_stream[stream] = held

@@ -12,10 +12,10 @@ import pytest
 from tilewright import GemmProblem, LaunchPlan
 from tilewright.artifact import Artifact, Grid, Pointer, Resources, Serves, Workspace
 from tilewright.config_sets.counters import LaunchCounter
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, PreconditionFailed
 from tilewright.launch import Operands, cuda, driver
 from tilewright.matmul.arrays import Epilogue
-from tilewright.matmul.cached_launch import ScratchPlan, tuned_plan
+from tilewright.matmul.cached_launch import ScratchPlan, TunedPlan, tuned_plan
 from tilewright.matmul.numpy_arrays import NumpyArrays
 from tilewright.matmul.product import describe
 
@@ -112,18 +112,63 @@ class Failing:
         """Nothing is loaded."""
 
 
-def test_a_failed_launch_is_followed_by_a_zero_workspace() -> None:
-    library, kernel, reasons = NumpyArrays(), Failing({1, 3}), list[str]()
+A = np.zeros((16, 16), "float32")
+
+
+def planned(kernel: Any) -> tuple[TunedPlan, list[str]]:
+    """A plan for A @ A, and the reasons why the array library ran instead."""
+    reasons = list[str]()
 
     def fallback(reason: str) -> Any:
         reasons.append(reason)
         return lambda *_: "by the library"
 
-    a = np.zeros((16, 16), "float32")
-    product = describe(library, (a, a, None, None), Epilogue())
-    plan = tuned_plan(kernel, library, product, LaunchCounter("tuned", PROBLEM, -1, False), fallback)
+    library = NumpyArrays()
+    product = describe(library, (A, A, None, None), Epilogue())
+    return tuned_plan(kernel, library, product, LaunchCounter("tuned", PROBLEM, -1, False), fallback), reasons
+
+
+def test_a_failed_launch_is_followed_by_a_zero_workspace() -> None:
+    kernel = Failing({1, 3})
+    plan, reasons = planned(kernel)
     assert isinstance(plan, ScratchPlan)
-    answers = [plan(a, a, None, None) for _ in range(5)]
+    answers = [plan(A, A, None, None) for _ in range(5)]
     assert [isinstance(answer, str) for answer in answers] == [True, False, True, False, False]
     assert reasons == ["launch failed"] * 2
     assert kernel.found == [0] * 5
+
+
+class Aligned:
+    """A kernel whose launches need A at a multiple of 32 bytes; counts what is bound."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.artifact, self.held, self.bound = artifact(workspace), False, 0
+
+    def bind(self, _problem: GemmProblem, _operands: Operands) -> Any:
+        self.bound += 1
+
+        def launch(_stream: int = 0) -> None:
+            """Computes nothing."""
+
+        def move(a: int, *_: int) -> None:
+            if a % 32:
+                raise PreconditionFailed("gemm: the address of a must be a multiple of 32 bytes")
+
+        launch.move = move  # type: ignore[attr-defined]
+        return launch
+
+    def close(self) -> None:
+        """Nothing is loaded."""
+
+
+@pytest.mark.parametrize("workspace", [Workspace(), Workspace(4)])
+def test_arrays_that_a_kernel_cannot_take_leave_its_launch_to_the_next(workspace: Workspace) -> None:
+    kernel = Aligned(workspace)
+    plan, reasons = planned(kernel)
+    memory = np.zeros(16 * 16 + 16, "float32")
+    start = -memory.ctypes.data % 32 // 4
+    aligned, odd = (memory[start + offset :][:256].reshape(16, 16) for offset in (0, 1))
+    answers = [plan(a, A, None, None) for a in (aligned, odd) * 5]
+    assert [isinstance(answer, str) for answer in answers] == [False, True] * 5
+    assert len(reasons) == 5
+    assert kernel.bound == 1
