@@ -8,6 +8,7 @@ from __future__ import annotations
 from tilewright.artifact.compiled import MAGIC, Artifact
 from tilewright.artifact.plan import (
     MOST_CLUSTERS,
+    WORKSPACE_ALIGN,
     Argument,
     CtaOrder,
     Finish,
@@ -28,6 +29,7 @@ from tilewright.schema.kernel import Preconditions, Resources
 __all__ = [
     "MAGIC",
     "MOST_CLUSTERS",
+    "WORKSPACE_ALIGN",
     "Argument",
     "Artifact",
     "CtaOrder",

@@ -57,6 +57,7 @@ class Grid:
 
 Operand = Literal["a", "b", "c", "d", "bias", "workspace"]
 ScalarKind = Literal["int32", "int64", "float32", "float64"]
+WORKSPACE_ALIGN = 256  # bytes, of a workspace on a GPU and of its parts
 MOST_CLUSTERS = 256  # of a launch with a CTA order as an argument
 
 
@@ -243,7 +244,7 @@ class Workspace:
 
     def zero_bytes(self, tiles: int) -> int:
         """Bytes at the front that must be zero, for ``tiles`` tiles over the whole batch."""
-        return -(-self.zero_bytes_per_tile * tiles // 256) * 256
+        return -(-self.zero_bytes_per_tile * tiles // WORKSPACE_ALIGN) * WORKSPACE_ALIGN
 
     def total_bytes(self, tiles: int) -> int:
         """All bytes for ``tiles`` tiles over the whole batch."""
@@ -318,7 +319,8 @@ class LaunchPlan:
                 raise ValueError(f"{item.operand} is not repacked, and an argument is its copy")
 
     def _packed_start(self, problem: GemmProblem) -> int:
-        return -(-self.workspace.total_bytes(self.grid.tiles(problem) * problem.batch) // 256) * 256
+        own = self.workspace.total_bytes(self.grid.tiles(problem) * problem.batch)
+        return -(-own // WORKSPACE_ALIGN) * WORKSPACE_ALIGN
 
     def workspace_zero_bytes(self, problem: GemmProblem) -> int:
         """Leading bytes of the workspace that must be zero before the first launch."""

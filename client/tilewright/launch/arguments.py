@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tilewright.artifact import LaunchPlan, PackedPointer, Scalar, TensorMap
+from tilewright.artifact import WORKSPACE_ALIGN, LaunchPlan, PackedPointer, Scalar, TensorMap
 from tilewright.errors import PreconditionFailed
 from tilewright.schema.problem import GemmProblem, reads_operands
 
@@ -100,6 +100,8 @@ def _why_not(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str 
         ("b", needed.align_b),
         ("c", needed.align_d),
         ("d", needed.align_d),
+        ("bias", problem.out.size),
+        ("workspace", WORKSPACE_ALIGN if plan.format == "cubin" else 1),
     ):
         if getattr(operands, name) % align:
             return f"the address of {name} must be a multiple of {align} bytes"

@@ -11,6 +11,7 @@ from tilewright.errors import PreconditionFailed
 from tilewright.launch import driver
 from tilewright.launch.arguments import Operands
 from tilewright.launch.tensor_map import Descriptor
+from tilewright.schema.problem import DType
 
 
 class Step:
@@ -132,6 +133,7 @@ class Slots:
     def __init__(self, plan: LaunchPlan, operands: Operands, slots: Sequence[Slot]) -> None:
         needed = plan.preconditions
         aligned = {"a": needed.align_a, "b": needed.align_b, "c": needed.align_d, "d": needed.align_d}
+        aligned["bias"] = DType(plan.serves.out_dtype).size
         self._entry = plan.entry
         self._rules = [(index, aligned[name]) for index, name in enumerate(ORDER) if aligned.get(name, 1) > 1]
         self._slots = [(ORDER.index(slot.operand), slot.point) for slot in slots if slot.operand in ORDER]

@@ -165,6 +165,21 @@ def test_packed_row_strides(extents: tuple[int, int, int], message: str) -> None
     assert refusal(PACKED, GemmProblem(*extents)) == message
 
 
+@pytest.mark.parametrize(
+    ("bias", "told"), [(16, ""), (18, "the address of bias must be a multiple of 4 bytes")]
+)
+def test_a_bias_has_the_alignment_of_its_elements(bias: int, told: str) -> None:
+    problem = dataclasses.replace(PROBLEM, has_bias=True, out_dtype="float32")
+    assert refusal(with_operands(bias=bias), problem) == told
+
+
+@pytest.mark.parametrize("at", [256, 260])
+def test_a_workspace_starts_where_its_parts_may(at: int) -> None:
+    scratch = {"workspace": Workspace(zero_bytes_per_tile=4)}
+    told = refusal(with_operands(workspace=at), **scratch)
+    assert told == ("" if at == 256 else "the address of workspace must be a multiple of 256 bytes")
+
+
 def test_packed_row_stride_of_b() -> None:
     needs: dict[str, Any] = {"preconditions": Preconditions(align_a=2, align_b=16, align_d=2)}
     problem = GemmProblem(16, 20, 44, layout=Layout.NN)
