@@ -14,7 +14,7 @@ from tilewright.artifact.cache import default_folder
 from tilewright.config_sets.options import LocalOptions, StartOptions
 from tilewright.errors import InvalidProblem, ServiceUnreachable, TilewrightError
 from tilewright.forks import PerProcess
-from tilewright.http.arguments import checked_problem
+from tilewright.http.arguments import BestOptions, checked_problem
 from tilewright.http.calls import AsyncSender, Call, Sender, checked_timeout, checked_url
 from tilewright.http.endpoints import Endpoints
 from tilewright.http.fetch import Fetcher
@@ -73,6 +73,7 @@ class Client(Endpoints, Sender):
         self._http = PerProcess(lambda: transport.connect(self.url, self._timeout, self._headers))
         start = StartOptions(**options)
         self.service_key = ServiceKey(self.url, start.folder, start.trust, formerly=url)
+        self._limits = start.limits
         self._local = LocalKernels(Fetcher(self.url, self._headers, self.service_key), start)
         self.matmul = self._local.matmul
 
@@ -133,7 +134,8 @@ class Client(Endpoints, Sender):
         beta: float = 0.0,
     ) -> wire.ExplainView:
         """Which kernel :meth:`matmul` would run for two arrays, and why: the result that the service has for
-        their problem on their device, and its explanation.
+        their problem on their device within the client's limits, and its explanation. A pinned config set
+        may be older.
 
         Raises:
             InvalidProblem: no kernel supports the layout of the arrays; the message says why.
@@ -141,7 +143,10 @@ class Client(Endpoints, Sender):
         """
         product = self.matmul.describe(a, b, bias, activation, beta)
         device_class = local_device.device_class(product.device).id
-        return self.explain_result(product.problem, device_class=device_class, match="nearest")
+        options: BestOptions = {"device_class": device_class, "deterministic": self._limits.deterministic}
+        if self._limits.max_regret is not None:
+            options |= {"match": "nearest", "max_regret": self._limits.max_regret}
+        return self.explain_result(product.problem, **options)
 
     def refresh(self, timeout: float = 2.0) -> bool:
         """Look for a newer config set now; False if the service did not answer within ``timeout`` seconds, or
@@ -157,8 +162,8 @@ class Client(Endpoints, Sender):
 
     @property
     def stats(self) -> collections.Counter[str]:
-        """How many products :meth:`matmul` ran as ``tuned: exact``, ``tuned: nearest`` and
-        ``vendor: REASON``."""
+        """How many products :meth:`matmul` ran for each
+        :attr:`~tilewright.config_sets.counters.LaunchCounter.reason`."""
         return self.matmul.stats
 
     def _job_ended(self) -> None:

@@ -29,7 +29,8 @@ class GemmAnswer:
         d: the result, a NumPy array that may be written to.
         ran: the config of the kernel, or the name of the vendor library.
         kernel_us: microseconds of the kernel alone.
-        match: how the kernel was found: ``exact``, ``nearest`` or ``vendor`` with what is known of it.
+        match: how the kernel was found: ``exact``, ``ladder``, ``nearest`` or ``vendor``, with what
+            is known of it.
         timing: milliseconds of the steps at the service, by name.
     """
 

@@ -35,7 +35,7 @@ class Choice:
 
     Attributes:
         artifact: the tuned kernel; None for the vendor library.
-        reason: ``exact`` or ``nearest`` with a kernel, else why there is none.
+        reason: ``exact``, ``ladder`` or ``nearest`` with a kernel, else why there is none.
         miss: whether no kernel was tuned for this problem.
     """
 
@@ -177,7 +177,7 @@ class LocalMatmul:
 
     @property
     def stats(self) -> collections.Counter[str]:
-        """Numbers of products that ran as ``tuned: exact``, ``tuned: nearest`` and ``vendor: REASON``."""
+        """Numbers of products by their :attr:`LaunchCounter.reason`."""
         found: collections.Counter[str] = collections.Counter()
         for counter in list(self._counters.values()):
             if counter.count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -25,6 +26,28 @@ def test_the_client_explains_what_a_call_would_run(server: Server, tuned: wire.J
         assert any(not one.valid for one in found.explanation.alternatives)
         with pytest.raises(InvalidProblem):
             client.explain(a, b[1:])
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked"),
+    [
+        ({}, {"match": "nearest", "max_regret": 0.1, "deterministic": False}),
+        (
+            {"max_regret": 0.5, "deterministic": True},
+            {"match": "nearest", "max_regret": 0.5, "deterministic": True},
+        ),
+        ({"max_regret": None}, {"deterministic": False}),
+    ],
+)
+def test_it_explains_within_its_limits(
+    limits: dict[str, Any], asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: dict[str, Any] = {}
+    with Client("http://127.0.0.1:9", **limits) as client:
+        monkeypatch.setattr(client, "explain_result", lambda _problem, **options: got.update(options))
+        client.explain(np.zeros((4, 4), "float32"), np.zeros((4, 4), "float32"))
+    assert got.pop("device_class")
+    assert got == asked
 
 
 def test_coverage_shows_a_miss_and_starts_its_tuning(
