@@ -183,11 +183,12 @@ class RayEngine(Engine):
                 self.queues = {name: dataclasses.replace(one, last=lost) for name, one in self.queues.items()}
 
     def _look(self) -> None:
-        cancel, self._cancel = self._cancel, set()
-        release, self._release = self._release, set()
+        cancel, release = self._cancel.copy(), self._release.copy()
         given = self._settings.model_dump(mode="json", include=_SHARED)
         header = {"op": "look", "cancel": sorted(cancel), "release": sorted(release), "settings": given}
         told = self._watcher.call(header, timeout_s=_CALL_S).header
+        self._cancel.difference_update(cancel)  # not before: what was not told is told at the next look
+        self._release.difference_update(release)
         found = {one["name"]: _queue(one) for one in told["devices"] if one["state"]}
         refused = (
             *told["refused"],

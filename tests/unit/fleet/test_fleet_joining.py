@@ -7,6 +7,7 @@ import socket
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import store_samples as samples
@@ -19,6 +20,7 @@ from service.fleet.engine import RayEngine, RemoteDevice
 from service.settings import Settings
 from tilewright import __version__
 from tilewright.errors import DeviceUnavailable
+from tuner.workers.process import WorkerTimeout
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +123,26 @@ def test_without_a_node_a_request_waits() -> None:
     with pytest.raises(Refusal, match="no device has joined yet") as caught:
         engine.bench(None)
     assert caught.value.kind is Kind.NOT_READY
+
+
+def test_what_a_look_could_not_tell_is_told_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, sent = RayEngine(Settings(engine="ray", ray_address="127.0.0.1:1")), []
+
+    def call(header: dict[str, Any], **_: float) -> types.SimpleNamespace:
+        sent.append((header["cancel"], header["release"]))
+        if len(sent) == 1:
+            engine.cancel("asked meanwhile")
+            raise WorkerTimeout("no answer")
+        return types.SimpleNamespace(header={"devices": [], "refused": [], "compilers": [], "joining": False})
+
+    monkeypatch.setattr(engine, "_watcher", types.SimpleNamespace(call=call))
+    engine.cancel("job")
+    engine._release.add("n1/host")
+    with pytest.raises(WorkerTimeout):
+        engine._look()
+    engine._look()
+    engine._look()
+    assert sent == [(["job"], ["n1/host"]), (["asked meanwhile", "job"], ["n1/host"]), ([], [])]
 
 
 def test_a_gemm_is_refused_by_the_name_of_its_node() -> None:
