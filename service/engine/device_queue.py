@@ -160,7 +160,7 @@ class DeviceQueue:
         return DeviceHealth(self.alive, self.job_id, trouble, ended or reason)
 
     def take_back(self) -> None:
-        """Queue again the jobs whose server died; those of servers that live are left alone."""
+        """Queue again the jobs whose server died or does not renew their leases."""
         with self._store.begin() as session:
             interrupted = claims.requeue_lost(session, self._device_class, self._leases)
         for job_id in interrupted:

@@ -313,6 +313,37 @@ def test_a_job_whose_lease_ended_is_taken_over_and_its_holder_locked_out(store: 
     JobRecorder(store, job.id).add_trial(trial(1), None)
 
 
+def test_a_suspended_machine_takes_no_job_from_a_holder_that_could_not_renew(store: Store) -> None:
+    """The clock of the leases goes on meanwhile, that of the process may not."""
+    job, watch = claimed(store, "on another machine"), claims.LeaseWatch(30.0, 4.0)
+    lapse(store, job.id)
+    with store.begin() as session:
+        assert claims.requeue_lost(session, HOST_CLASS, watch) == []
+    with store.begin() as session:
+        claims.renew(session, job.id, job.attempt)
+
+
+def test_a_job_that_ends_whatever_runs_it_is_not_started_for_ever(store: Store) -> None:
+    with store.begin() as session:
+        jobs.submit(session, request(), HOST)
+
+    def interrupted() -> JobRecord:
+        with store.begin() as session:
+            job = claims.claim(session, HOST_CLASS, "me")
+            assert job is not None
+        if job.attempt == 15:
+            JobRecorder(store, job.id).add_trial(trial(0), None)
+        with store.begin() as session:
+            claims.requeue_interrupted(session, HOST_CLASS, "me")
+            return jobs.known(session, job.id)
+
+    seen = [interrupted() for _ in range(15 + 20 - 1)]
+    assert {job.status for job in seen} == {JobStatus.QUEUED}
+    last = interrupted()
+    assert last.status is JobStatus.FAILED
+    assert "started 20 times" in str(last.error)
+
+
 def test_a_lease_is_renewed(store: Store) -> None:
     job = claimed(store, "on another machine", lease_s=1)
     with store.begin() as session:

@@ -17,7 +17,7 @@ from tilewright.schema.job import JobProgress, JobStatus
 from tuner.store import database, jobs, records
 from tuner.store.access import keys
 from tuner.store.database import JobTaken
-from tuner.store.models import JobRow
+from tuner.store.models import EventRow, JobRow
 from tuner.store.queue.owners import is_gone, is_of_earlier_boot
 from tuner.store.records import JobRecord, Unreadable, utc_now
 
@@ -41,6 +41,11 @@ _FAIR_OVER = timedelta(hours=1)
 _ALIKE_S = 10.0  # callers whose device seconds differ by less have their turns one after the other
 LEASE_S = 30.0
 _LONGEST_LEASE_S = 2 * 3600.0  # twice what the settings allow
+_MOST_STARTS = 20
+_STUCK = (
+    f"it was started {_MOST_STARTS} times and interrupted each time before it had one more trial; look in "
+    "the service's log for what ends it, then submit it again"
+)
 
 
 def claim(session: Session, device_class: str, owner: str, lease_s: float = LEASE_S) -> JobRecord | None:
@@ -146,7 +151,8 @@ def renew(session: Session, job_id: str, attempt: int, lease_s: float = LEASE_S)
 def requeue_interrupted(session: Session, device_class: str, owner: str) -> list[str]:
     """Queue again the jobs that an owner claimed and no longer works on; returns their ids, oldest first.
 
-    Jobs that were asked to stop are cancelled instead.
+    Jobs that were asked to stop are cancelled instead; jobs that were interrupted 20 times without a trial in
+    between fail.
     """
     return _requeue(session, device_class, JobRow.owner == owner)
 
@@ -179,14 +185,15 @@ def requeue_lost(session: Session, device_class: str, watch: LeaseWatch | None =
     """Queue again the jobs without a live holder: the lease ended, or the holder was a process of this
     machine that is gone. Returns their ids, oldest first.
 
-    On PostgreSQL, leases end by ``watch`` if it is given, else by the server's clock. Jobs that were asked to
-    stop are cancelled instead. Jobs of servers that live are left alone.
+    Leases end by ``watch`` if it is given, else by the clock that gave them out, which goes on while the
+    machine or this process is suspended and no holder can renew. Jobs that were asked to stop, or that get
+    nowhere, end as in :func:`requeue_interrupted`.
     """
     running = select(JobRow.owner).where(_running(device_class)).distinct()
     is_local = session.get_bind().dialect.name == "sqlite"
     owners = [owner for owner in session.scalars(running) if owner]
     gone = [owner for owner in owners if is_gone(owner) or (is_local and is_of_earlier_boot(owner))]
-    ended = _ended(session) if is_local or watch is None else _seen_to_end(session, device_class, watch)
+    ended = _ended(session) if watch is None else _seen_to_end(session, device_class, watch)
     return _requeue(session, device_class, or_(ended, JobRow.owner.in_(gone)))
 
 
@@ -215,14 +222,27 @@ def _requeue(session: Session, device_class: str, lost: ColumnElement[bool]) -> 
     query = query.order_by(JobRow.id).with_for_update(skip_locked=True)
     requeued = []
     for job_id, cancelled in session.execute(query).all():
+        free = {"lease_until": None, "lease_s": None}
         if cancelled:
-            jobs.close_job(session, job_id, JobStatus.CANCELLED, None, lease_until=None, lease_s=None)
+            jobs.close_job(session, job_id, JobStatus.CANCELLED, None, **free)
+        elif _is_stuck(session, job_id):
+            jobs.close_job(session, job_id, JobStatus.FAILED, _STUCK, **free)
         else:
             # NOTE: until it is claimed again it waits, which costs its caller no device time.
-            waits = {"lease_until": None, "lease_s": None, "started": None}
-            jobs.change_status(session, job_id, JobStatus.QUEUED, **waits)
+            jobs.change_status(session, job_id, JobStatus.QUEUED, started=None, **free)
             requeued.append(job_id)
     return requeued
+
+
+def _is_stuck(session: Session, job_id: str) -> bool:
+    """Whether a job was started as often as it may be since it was submitted or had its last trial."""
+    of_job = EventRow.job_id == job_id
+    last = select(func.coalesce(func.max(EventRow.id), 0)).where(of_job, EventRow.kind == "trial")
+    since = select(EventRow.data).where(
+        of_job, EventRow.kind == "status", EventRow.id > last.scalar_subquery()
+    )
+    starts = [data for data in session.scalars(since) if data["status"] == JobStatus.RUNNING]
+    return len(starts) >= _MOST_STARTS
 
 
 def _running(device_class: str) -> ColumnElement[bool]:
