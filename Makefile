@@ -154,7 +154,7 @@ audit: .venv/supply/bin/cyclonedx-py
 	@.venv/supply/bin/python -m pip --quiet --disable-pip-version-check install cyclonedx-bom pip-audit
 
 clean:
-	rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): $(LOCK) pyproject.toml client/pyproject.toml

@@ -178,7 +178,7 @@ class Demo:
         ran = "the tuned kernel" if report["ran"] == str(tuned.config) else report["ran"]
         self.say(
             "run",
-            f"POST /gemm by {ran}: {speed(problem, report['kernel_us'])}, agrees with float64 "
+            f"POST /gemm, one launch by {ran}: {speed(problem, report['kernel_us'])}, agrees with float64 "
             f"(error {report['error_ratio']:.2f} of what rounding allows)",
         )
 

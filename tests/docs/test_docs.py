@@ -26,6 +26,7 @@ from service.settings import Settings
 from tilewright import Client
 from tilewright.schema.job import QUICK_TRIALS
 from tilewright.schema.trial import Outcome
+from tilewright.wire.requests import TuneBody
 from tuner.job import selection
 from tuner.measure import interleave, operands, race, timing, vendor
 from tuner.measure.stats import BEHIND, CONFIDENCE, PERIODS_MISLEAD
@@ -153,6 +154,11 @@ def test_every_route_is_described_and_no_other(tmp_path: Path) -> None:
     there = {f"{method.upper()} {path}" for path, item in app.openapi()["paths"].items() for method in item}
     first_cells = [row[0] for row in rows(text("api.md"))]
     assert {cell.strip("`") for cell in first_cells if re.match(r"`[A-Z]+ /", cell)} == there
+
+
+def test_every_field_of_a_tune_is_described() -> None:
+    described = {name for row in rows(text("api.md")) for name in re.findall(r"`(\w+)`", row[0])}
+    assert set(TuneBody.model_fields) <= described
 
 
 def test_every_kind_of_error_is_described_with_its_status() -> None:

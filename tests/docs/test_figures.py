@@ -145,6 +145,31 @@ def test_the_settings_page_has_the_defaults() -> None:
     assert checked > 15
 
 
+def _recorded(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}-sm_90-132sm-150gb-700w.json").read_text())
+
+
+def test_the_client_page_has_the_recorded_costs() -> None:
+    start, us = _recorded("client-startup"), _recorded("client-launch")["calls"]["us"]
+    gemm = _recorded("gemm-service")["4096x4096x4096 float16 nt"]
+    http, shared, made = (
+        gemm[way]["overhead_ms"]
+        for way in (
+            "safetensors, Client.gemm",
+            "shared memory, Client.gemm",
+            "arrays made in shared memory, Client.gemm",
+        )
+    )
+    assert [row[1] for row in cells("docs/client.md")[-6:]] == [
+        f"{start['cold']['start_ms']:.0f} ms",
+        f"{start['warm']['start_ms']:.0f} ms",
+        f"{start['warm']['lookup_us']:.1f} us",
+        f"{us['tilewright.matmul']['median']:.1f} us; {us['torch.matmul']['median']:.1f} us",
+        f"{us['tilewright.matmul(out)']['median']:.1f} us; {us['torch.matmul(out)']['median']:.1f} us",
+        f"{http:.0f} ms; {shared:.0f} ms; {made:.1f} ms",
+    ]
+
+
 def test_the_search_page_has_the_part_of_the_initial_configs() -> None:
     assert search.INITIAL_FRACTION == 1 / 3
     told = f"at most {QUICK_TRIALS} trials or a third of its budget if that is more"
