@@ -93,7 +93,7 @@ class Signature:
         """
         found = _SIGNATURE.fullmatch(text)
         if found is None:
-            raise TrustError(f"a signature reads ed25519: and two hexadecimal numbers, got {text[:80]!r}")
+            raise TrustError(f"a signature must be ed25519: and two hexadecimal numbers, got {text[:80]!r}")
         return cls(found[1], bytes.fromhex(found[2]))
 
     def __str__(self) -> str:

@@ -70,7 +70,7 @@ def raw(body: Pages, query: GemmPost) -> dict[str, Operand]:
             found[name] = Operand(dtype, shape, body.region.part(end, size))
             end += size
     if end != body.region.size:
-        raise InvalidProblem(f"{problem} takes {end} bytes of {', '.join(found)}, got {body.region.size}")
+        raise InvalidProblem(f"{problem} needs {end} bytes of {', '.join(found)}, got {body.region.size}")
     return found
 
 

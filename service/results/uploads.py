@@ -58,7 +58,7 @@ def signer(source: IO[bytes], kind: Format) -> tuple[str | None, str]:
         if _is_signature(text):
             line = record(name, strict_json(name, text))
             if not isinstance(line, Signed):
-                raise BadLine(f"{name}: a signature has one kind")
+                raise BadLine(f"{name}: a signature must have one kind")
             signatures.sign(name, line)
         else:
             signatures.cover(text)
@@ -78,7 +78,7 @@ def _lines(source: IO[bytes]) -> Iterator[tuple[str, bytes]]:
         if not text.strip():
             continue
         if hint and _lacks_kind(text):
-            raise BadLine(f"{name}: it has no kind, so it is no record{hint}")
+            raise BadLine(f"{name}: a record must have a kind{hint}")
         hint = ""
         yield name, text.removesuffix(b"\n")
 
@@ -199,8 +199,8 @@ def _t4(source: IO[bytes]) -> Iterator[Named]:
         own = item.get("tilewright") if isinstance(item, dict) else None
         if not isinstance(own, dict):
             raise BadLine(
-                f"{name}: no member 'tilewright', which tells problem, device and provenance; only T4"
-                " files that tilewright exported can be imported"
+                f"{name}: no member 'tilewright', which tells problem, device and provenance; import a T4 file"
+                " that tilewright exported"
             )
         job = record(name, _storable(name, own.get("job")))
         trial = record(name, _storable(name, own.get("trial")))

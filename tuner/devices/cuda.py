@@ -45,7 +45,8 @@ class CudaDevice:
 
     def __init__(self, index: int = 0) -> None:
         if not 0 <= index < driver.device_count():
-            raise DeviceUnavailable(f"no CUDA device {index}; this machine has {driver.device_count()}")
+            there = driver.device_count()
+            raise DeviceUnavailable(f"no CUDA device {index}: it must be less than {there}, their number")
         cupy.cuda.Device(index).use()
         self._index = index
         self._stream = cupy.cuda.Stream(non_blocking=True)

@@ -75,7 +75,7 @@ def narrowed(family: ConfigSpace[Any], values: Mapping[str, Sequence[str]]) -> C
     unknown = sorted(values.keys() - known)
     if unknown:
         raise InvalidProblem(
-            f"{family.name} has no knob {', '.join(unknown)}; it has {', '.join(sorted(known))}"
+            f"{family.name} has no knob {', '.join(unknown)}; use one of {', '.join(sorted(known))}"
         )
     narrow = copy.copy(family)
     narrow.knobs = tuple(

@@ -107,7 +107,7 @@ def from_t4(data: Mapping[str, Any], name: str) -> RecordedSpace:
     """
     results = data.get("results")
     if not results:
-        raise SpaceError("a T4 file has a list of results that is not empty")
+        raise SpaceError("a T4 file must have a list of results that is not empty")
     metadata = data.get("metadata", {})
     knobs = _knobs(metadata.get("knobs"), results)
     configs = [[_value(one["configuration"][knob.name]) for knob in knobs] for one in results]
@@ -178,7 +178,7 @@ def from_cache(data: Mapping[str, Any], name: str) -> RecordedSpace:
     """
     missing = [key for key in _KEYS if key not in data]
     if missing:
-        raise SpaceError(f"a Kernel Tuner cache has {', '.join(missing)}")
+        raise SpaceError(f"a Kernel Tuner cache must have {', '.join(missing)}")
     names = list(data["tune_params_keys"])
     values = {name: dict.fromkeys(map(_value, data["tune_params"][name])) for name in names}
     knobs = tuple(Knob(name, tuple(found), "") for name, found in values.items())

@@ -213,7 +213,7 @@ def checked_url(url: str, key: str | None) -> tuple[str, dict[str, str]]:
     if not named or port == 0 or parts.query or parts.fragment or "\0" in unquote(parts.path):
         shown = f"***@{str(url).rpartition('@')[2]}" if "@" in str(url) else url
         raise InvalidProblem(
-            "the URL of a service reads like http://127.0.0.1:8080, that of a published folder like"
+            "the URL of a service must be like http://127.0.0.1:8080, that of a published folder like"
             f" file:///srv/kernels, and a password in it has %40 for @ and %2F for /; got {shown!r}"
         )
     if key is not None and not _fits_header(key):

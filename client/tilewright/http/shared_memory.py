@@ -180,7 +180,7 @@ def empty(shape: int | Iterable[int], dtype: Any) -> Any:
     except TypeError as error:
         raise InvalidProblem(f"give a shape and the type of its elements: {error}") from None
     if min(extents, default=0) < 0 or kind.hasobject:
-        raise InvalidProblem(f"shared memory has extents from 0 on and plain elements, got {shape}, {kind}")
+        raise InvalidProblem(f"shared memory needs extents from 0 on and plain elements, got {shape}, {kind}")
     segment = make(max(1, math.prod(extents) * kind.itemsize))
     try:
         array = segment.array(extents, kind)

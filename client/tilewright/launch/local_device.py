@@ -55,7 +55,8 @@ def device_class(device: int) -> DeviceClass:
         units = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return DeviceSpec("host", host_arch(), model, units, 0, 0).device_class
     if not 0 <= device < driver.device_count():
-        raise DeviceUnavailable(f"no CUDA device {device}; this machine has {driver.device_count()}")
+        there = driver.device_count()
+        raise DeviceUnavailable(f"no CUDA device {device}: it must be less than {there}, their number")
     spec = DeviceSpec(**driver.described(device), l2_bytes=0, power_watts=_power_limit(device))
     return spec.device_class
 

@@ -52,7 +52,7 @@ async def take_key(request: Request, form: Form) -> Response:
     gate: Gate = request.app.state.gate
     try:
         if not key.isascii() or not key.isprintable():
-            raise Refusal(Kind.UNAUTHENTICATED, "a key has letters, digits and _ only")
+            raise Refusal(Kind.UNAUTHENTICATED, "a key must have only letters, digits and _")
         admitted = await gate.admit(f"Bearer {key}", Scope.READ)
     except Refusal as refusal:
         return await _form_page(request, where, str(refusal.detail), refusal.status_code)

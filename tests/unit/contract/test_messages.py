@@ -15,8 +15,8 @@ FOLDERS = ("client", "kernels", "tuner", "service")
 # A message passes if it has the legal values or the rule, a command, route or setting to use, or an order,
 # which may be computed and stand first.
 _RULE = (
-    r"\b(must|reads?|needs?|needed|such as|one of|at most|allows|takes|only|neither|is for|share a byte"
-    r"|both|has|accumulates in)\b"
+    r"\b(must|needs?|needed|such as|one of|at most|allows|neither|is for|share a byte"
+    r"|accumulates in)\b"
 )
 _USE = (
     r"'tilewright [a-z]|\b(GET|POST|DELETE) /|TILEWRIGHT_[A-Z]|--[a-z]|\b(pip|apt-get) install\b|log says why"

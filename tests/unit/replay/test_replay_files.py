@@ -174,7 +174,7 @@ def test_t4_of_others_has_no_metadata(tmp_path: Path) -> None:
         ({"neither": 1}, "neither T4"),
         ([], "JSON object"),
         ({"results": []}, "not empty"),
-        ({"cache": {}}, "a Kernel Tuner cache has"),
+        ({"cache": {}}, "a Kernel Tuner cache must have"),
         ({"results": [{"configuration": {}}]}, "damaged"),
         ({"results": [TIMED], "metadata": []}, "damaged"),
         ({"results": [TIMED | {"times": [1.0]}]}, "damaged"),

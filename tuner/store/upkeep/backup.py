@@ -42,7 +42,7 @@ def back_up(store: Store, file: Path) -> int:
     """
     if store.schema_state() == "empty":
         raise StoreError(
-            f"{without_secrets(store.engine.url)} has nothing to back up: no schema of tilewright"
+            f"{without_secrets(store.engine.url)} has nothing to back up, not even tables; check the URL"
         )
     if file.exists() and any(own.exists() and own.samefile(file) for own in _files(store)):
         raise StoreError(f"{file} is of the database itself, which a backup would replace; use another file")
