@@ -18,11 +18,9 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Provenance, Trial, TrialResult
 from tuner.job.slots import SlotBoard
 from tuner.measure.race import RaceRules, RaceSamples
-from tuner.measure.timing import FEWEST_OF_QUICK, FEWEST_SAMPLES
+from tuner.measure.timing import FEWEST_OF_QUICK, FEWEST_SAMPLES, slowest_s
 from tuner.search.search import Proposal
 from tuner.workers.builder import Compiled
-
-_TRIAL_FLOPS = {"cuda": 1e11, "host": 1e9}
 
 
 class JobBench(Protocol):
@@ -202,7 +200,7 @@ class JobContext:
 
 def trial_timeout_s(problem: GemmProblem, device: DeviceSpec) -> float:
     """Seconds after which a trial counts as hung: 20, plus the time of its operations at a low rate."""
-    return 20.0 + problem.flops / _TRIAL_FLOPS[device.kind]
+    return 20.0 + slowest_s(problem, device)
 
 
 def provenance(artifact: Artifact, device: DeviceSpec, driver: str, method: str = "") -> Provenance:

@@ -107,6 +107,7 @@ FEWEST_SAMPLES, FEWEST_OF_QUICK = 9, 5  # in a job, in a quick one
 MOST_SAMPLES, MOST_OF_A_LEADER = 31, 124
 NARROW = 0.01
 _MOST_LAUNCHES = 2048
+_SLOWEST_FLOPS = {"cuda": 1e11, "host": 1e9}  # per second
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -172,6 +173,11 @@ def _wrong_overlap(
     finally:
         with contextlib.suppress(LaunchError):  # a device that broke has said so
             overlapping.close()
+
+
+def slowest_s(problem: GemmProblem, device: DeviceSpec) -> float:
+    """Seconds after which a kernel of a GEMM counts as hanging."""
+    return problem.flops / _SLOWEST_FLOPS[device.kind]
 
 
 def power_may_limit(problem: GemmProblem, device: DeviceSpec) -> bool:

@@ -28,6 +28,7 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome, TrialResult
+from tuner.job.context import trial_timeout_s
 from tuner.measure.stats import median
 from tuner.measure.timing import METHOD, PRUNE_RATIO
 from tuner.replay import formats
@@ -143,8 +144,6 @@ def space_of(
 
 
 _AHEAD = 4
-_TIMEOUT_S = 20.0
-_SLOWEST_FLOPS = {"cuda": 1e11, "host": 1e9}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -279,7 +278,7 @@ class Recording:
             return Entry((), compiled.outcome, compiled.message, compiled.seconds)
         self._journal.set_provenance(self._provenance(artifact))
         plan, bench = self._plan, self._bench
-        timeout_s = _TIMEOUT_S + plan.problem.flops / _SLOWEST_FLOPS[bench.spec.kind]
+        timeout_s = trial_timeout_s(plan.problem, bench.spec)
         result = bench.trial(artifact, plan.problem, self._incumbent_us, timeout_s, plan.samples)
         if result.timing is None:
             return Entry((), result.outcome, result.message, compiled.seconds, result.check_s)

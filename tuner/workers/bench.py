@@ -21,7 +21,7 @@ from tilewright.schema.trial import Outcome, TrialResult
 from tuner.devices.base import Conditions
 from tuner.measure.interference import LIMITS
 from tuner.measure.race import RaceRules, RaceSamples
-from tuner.measure.timing import FEWEST_SAMPLES
+from tuner.measure.timing import FEWEST_SAMPLES, slowest_s
 from tuner.workers.gemm import GemmRun
 from tuner.workers.process import WorkerBusy, WorkerDied, WorkerProcess, WorkerTimeout, python
 from tuner.workers.recovery import DeviceSetAside, Recovery, gpu_state
@@ -36,7 +36,6 @@ _REHEARSAL_TIMEOUT_S = 120.0
 _KILLED = "SIGKILL"
 # The signals with which a kernel can kill its process; SIGBUS is left out: a full disk or /dev/shm causes it.
 _CRASHES = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGABRT")
-_SLOWEST_FLOPS = 1e9  # per second: bounds the time of a GEMM request
 
 
 class DeviceBusy(TilewrightError):
@@ -305,7 +304,7 @@ class Bench:
         header = {"op": "gemm", "problem": problem.to_dict(), "alpha": scalars[0], "beta": scalars[1]}
         header["regions"] = {name: encode(region) for name, region in regions.items()}
         payloads = [artifact.to_bytes()] if artifact else []
-        timeout_s = _GEMM_TIMEOUT_S + problem.flops / _SLOWEST_FLOPS
+        timeout_s = _GEMM_TIMEOUT_S + slowest_s(problem, self.spec)
         self.used = time.monotonic()
         try:
             reply = self._process.call(header, payloads, timeout_s=timeout_s, wait_s=wait_s)

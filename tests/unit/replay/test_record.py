@@ -99,6 +99,22 @@ def test_every_valid_config_is_measured_once(tmp_path: Path, spec: DeviceSpec) -
     assert space.provenance["source_digest"] == "source"
 
 
+def test_a_recorded_trial_may_take_as_long_as_one_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.measure.timing._SLOWEST_FLOPS", {"cuda": PROBLEM.flops / 100.0})
+    lab = Surroundings()
+    limits: list[float] = []
+
+    def trial(*given: object) -> TrialResult:
+        limits.append(given[3])  # type: ignore[arg-type]
+        return TrialResult(outcome=Outcome.TIMEOUT)
+
+    monkeypatch.setattr(lab, "trial", trial)
+    recording(journal(tmp_path / "j", lab), lab).run(2, lambda _: None)
+    assert set(limits) == {120.0}
+
+
 def test_heuristic_configs_come_first_then_all_others_at_random() -> None:
     lab = Surroundings()
     order = planned(PLAN, lab)  # type: ignore[arg-type]

@@ -11,16 +11,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import host_kernels
 import pytest
 from host_kernels import PROBLEM, artifact
 
+from tilewright import GemmProblem
 from tilewright.errors import DeviceUnavailable
 from tilewright.schema.trial import Outcome
 from tuner.devices.base import GpuState
 from tuner.workers.bench import Bench
+from tuner.workers.process import WorkerTimeout
 from tuner.workers.recovery import SLACK_BYTES, DeviceSetAside, Recovery, gpu_state, why_held, why_not_back
 
 T = TypeVar("T")
@@ -444,6 +446,23 @@ def test_who_takes_the_device_away_costs_its_trial_and_is_not_blamed(bench: Benc
     assert bench.set_aside
     bench.release()
     assert bench.trial(artifact(bench.spec.arch), PROBLEM, None, 30).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(("kind", "least", "most"), [("cuda", 40, 60), ("host", 1000, 1200)])
+def test_a_gemm_that_hangs_holds_a_gpu_for_a_minute(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str, least: float, most: float
+) -> None:
+    asked: list[float] = []
+
+    def call(*_: object, timeout_s: float, **__: object) -> NoReturn:
+        asked.append(timeout_s)
+        raise WorkerTimeout("hangs")
+
+    monkeypatch.setattr(bench, "spec", dataclasses.replace(bench.spec, kind=kind))
+    monkeypatch.setattr(bench._process, "call", call)
+    with pytest.raises(WorkerTimeout):
+        bench.gemm(None, GemmProblem(8192, 8192, 8192, "float32"), {}, (1.0, 0.0), 1.0)
+    assert least < asked[0] < most
 
 
 def test_no_gemm_runs_on_a_device_that_ended_processes_keep(bench: Bench, gpu: FakeGpu) -> None:
