@@ -21,6 +21,7 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Timing, Trial, TrialResult
 from tuner.devices.base import Conditions
 from tuner.job.context import provenance, trial_timeout_s
+from tuner.measure.interleave import mean_of_known
 from tuner.measure.operands import why_too_large
 from tuner.measure.stats import median
 from tuner.store import entities, imports
@@ -217,14 +218,9 @@ def reading(timings: Sequence[Timing], conditions: Conditions, driver: str) -> R
         median_us=median([one.median_us for one in timings]),
         low_us=min(one.low_us for one in timings),
         high_us=max(one.high_us for one in timings),
-        mhz=_mean([one.mhz for one in timings]),
-        watts=_mean([one.watts for one in timings]),
+        mhz=mean_of_known([one.mhz for one in timings]),
+        watts=mean_of_known([one.watts for one in timings]),
         driver=driver,
         method=timings[0].method,
         **encode(conditions),
     )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

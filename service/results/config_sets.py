@@ -14,6 +14,7 @@ from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.kernel import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tuner.store import entities
+from tuner.store.between_races import Figure
 from tuner.store.database import Store
 
 _PART = 32  # artifacts that are in memory at once
@@ -72,6 +73,9 @@ def _change(before: wire.SetEntry | None, after: wire.SetEntry | None) -> wire.S
     assert either is not None
     if before is None or after is None:
         return wire.SetChange(problem=either.problem, before=before, after=after)
-    apart = after.high_us < before.low_us or before.high_us < after.low_us
-    ratio = before.median_us / after.median_us
-    return wire.SetChange(problem=after.problem, before=before, after=after, time_ratio=ratio, decided=apart)
+    times = [Figure(one.median_us, one.low_us, one.high_us) for one in (before, after)]
+    ratio, low, high = times[0].over(times[1])
+    decided = not low <= 1.0 <= high
+    return wire.SetChange(
+        problem=after.problem, before=before, after=after, time_ratio=ratio, decided=decided
+    )

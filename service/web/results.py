@@ -16,6 +16,7 @@ from tilewright import __version__
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import BestConfig, Trial
+from tuner.store.between_races import BETWEEN_RACES, Figure
 from tuner.store.records import utc_now
 from tuner.store.reports.winners import Headline
 
@@ -332,7 +333,7 @@ _COMPARED = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Side:
-    """A result on one side of a comparison: its time with the interval of its median, in microseconds."""
+    """A result on one side of a comparison: its time with the interval of its race, in microseconds."""
 
     median_us: float
     low_us: float
@@ -345,14 +346,15 @@ def compared(left: Mapping[GemmProblem, Side], right: Mapping[GemmProblem, Side]
     rows: list[tuple[Cell, ...]] = []
     for problem in left.keys() & right.keys():
         a, b = left[problem], right[problem]
-        low, high = a.low_us / b.high_us, a.high_us / b.low_us
+        times = [Figure(one.median_us, one.low_us, one.high_us) for one in (a, b)]
+        ratio, low, high = times[0].over(times[1])
         verdict = "kernel" if low > 1 else "vendor" if high < 1 else "tie"
-        ratio = a.median_us / b.median_us
         rows.append((str(problem), ratio, low, high, verdict, a.median_us, b.median_us, a.family, b.family))
     rows.sort(key=lambda row: (float(row[1] or 0), str(row[0])))
     note = (
         f"{len(rows):,} problems of both; {len(left.keys() - right.keys()):,} only left, "
-        f"{len(right.keys() - left.keys()):,} only right; of different races: their intervals are divided"
+        f"{len(right.keys() - left.keys()):,} only right; intervals are {100 * (BETWEEN_RACES - 1):.0f} % "
+        "or more on both sides, as races of one kernel differ"
     )
     shown = rows[:MOST_ROWS]
     options = {"use": [0, 1, 2, 3, 4], "x": 1}

@@ -23,13 +23,14 @@ from service.engine import canary, device_queue
 from service.errors import Kind
 from service.server.app import create_app
 from service.settings import Settings
-from tilewright import Client
+from tilewright import Client, wire
 from tilewright.schema.job import QUICK_TRIALS
 from tilewright.schema.trial import Outcome
 from tilewright.wire.requests import TuneBody
 from tuner.job import selection
 from tuner.measure import interleave, operands, race, timing, vendor
 from tuner.measure.stats import BEHIND, CONFIDENCE, PERIODS_MISLEAD
+from tuner.store.between_races import BETWEEN_RACES
 from tuner.store.faults import drift
 from tuner.store.models import Base
 from tuner.workers import bench, recovery
@@ -223,6 +224,9 @@ def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     assert f"measures {QUICK_TRIALS} trials at most" in page
     assert f"ends within about {selection.RACE_SECONDS:g} s" in page
     assert f"at {CONFIDENCE:.0%} confidence".replace("%", " %") in page
+    apart = f"{BETWEEN_RACES - 1:.0%}".replace("%", " %")
+    assert f"Two races of one kernel may differ by {apart}:" in page
+    assert f"their intervals and {apart}," in " ".join((wire.SetChange.__doc__ or "").split())
 
 
 def test_what_an_idle_device_measures_again_is_described() -> None:

@@ -152,6 +152,18 @@ def test_a_decidedly_better_winner_stays(store: Store) -> None:
         assert winners.merge(session, best(problem(), speedup=1.5), later, TRUSTED) == "known"
 
 
+def test_a_winner_within_the_spread_between_races_is_not_decidedly_better(store: Store) -> None:
+    """Though its interval lies above that of the later one."""
+    narrow = [
+        dataclasses.replace(best(problem(), speedup=one), speedup_low=one - 0.01, speedup_high=one + 0.01)
+        for one in (1.55, 1.5)
+    ]
+    with store.begin() as session:
+        entities.put_artifact(session, artifact())
+        assert winners.merge(session, narrow[0], THEN, TRUSTED) == "in use"
+        assert winners.merge(session, narrow[1], THEN + timedelta(days=1), TRUSTED) == "in use"
+
+
 def test_a_disturbed_winner_of_another_store_takes_nothing_away(store: Store) -> None:
     loud = best(problem(), speedup=3.4, disturbed="others were busy")
     with store.begin() as session:

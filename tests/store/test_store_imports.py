@@ -44,7 +44,7 @@ from tuner.store.exchange import EndedJob
 from tuner.store.faults import drift, quarantine
 from tuner.store.faults.drift import Cause, Reading, Watched
 from tuner.store.imports import InUse
-from tuner.store.models import Base, EventRow
+from tuner.store.models import Base, EventRow, ProblemRow
 from tuner.store.queue import claims, imported
 from tuner.store.records import utc_now
 from tuner.store.sets import Snapshot
@@ -170,6 +170,20 @@ def test_what_waits_is_tried_though_the_model_rates_it_slower_but_no_such_winner
     with store.begin() as session:
         assert winners.merge(session, dataclasses.replace(near, problem=of), ENTERED, UNTRUSTED) == "waiting"
     assert neighbours.first_tries(store, HOPPER, of) == [large]
+
+
+def test_winners_of_other_classes_are_tried_by_distance(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "promising", lambda configs, *_: configs)
+    with store.begin() as session:
+        for tile, m in enumerate((4096, 96, 512), 32):
+            found = best(dataclasses.replace(problem(), m=m), HOPPER)
+            winners.put(session, dataclasses.replace(found, config=config(tile), ties=()))
+    of = dataclasses.replace(problem(), m=64)
+    assert neighbours.first_tries(store, HOST, of) == [config(33), config(34), config(32)]
+    monkeypatch.setattr(winners, "distance", lambda _: -ProblemRow.log2_m)
+    assert neighbours.first_tries(store, HOST, of) == [config(32), config(34), config(33)]
 
 
 def test_what_claims_most_is_raced_first(store: Store) -> None:

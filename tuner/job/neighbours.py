@@ -165,17 +165,12 @@ def first_tries(store: Store, device: DeviceSpec, problem: GemmProblem) -> list[
 
 
 def _elsewhere(session: Session, device_class: str, problem: GemmProblem) -> Iterator[Config]:
-    near = (
-        (ProblemRow.log2_m - math.log2(problem.m)) * (ProblemRow.log2_m - math.log2(problem.m))
-        + (ProblemRow.log2_n - math.log2(problem.n)) * (ProblemRow.log2_n - math.log2(problem.n))
-        + (ProblemRow.log2_k - math.log2(problem.k)) * (ProblemRow.log2_k - math.log2(problem.k))
-    )
     query = (
         select(BestConfigRow.config, BestConfigRow.ties)
         .join(ProblemRow, ProblemRow.id == BestConfigRow.problem_id)
         .where(BestConfigRow.device_class != device_class)
         .where(*(getattr(ProblemRow, name) == problem.to_dict()[name] for name in _ALIKE))
-        .order_by(near, BestConfigRow.id)
+        .order_by(best.distance(problem), BestConfigRow.id)
         .limit(ELSEWHERE)
     )
     for config, ties in session.execute(query):

@@ -25,6 +25,7 @@ from tilewright.schema.kernel import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance
 from tuner.store import entities, exchange, records, sets
+from tuner.store.between_races import Figure
 from tuner.store.database import StoreError, insert_new, insert_or_update, parts
 from tuner.store.faults import quarantine
 from tuner.store.imports import alone
@@ -136,13 +137,16 @@ def _replace(session: Session, best: BestConfig, created: datetime, import_id: s
 
 
 def _outdoes(earlier: BestConfig, later: BestConfig) -> bool:
+    """Whether the earlier winner is decidedly better: by its kind of race, or by a speed-up that is higher by
+    more than races of one kernel differ."""
     if earlier.timing.disturbed or later.timing.disturbed:
         return not earlier.timing.disturbed
     was, now = earlier.provenance, later.provenance
     if was.quick is not now.quick:
         return now.quick
     comparable = (was.driver, was.method) == (now.driver, now.method)
-    return comparable and earlier.speedup_low > later.speedup_high
+    speedups = [Figure(one.speedup, one.speedup_low, one.speedup_high) for one in (earlier, later)]
+    return comparable and speedups[0].over(speedups[1]).low > 1.0
 
 
 def exact(session: Session, target: str, problem: GemmProblem) -> list[StoredBest]:
@@ -191,7 +195,7 @@ def nearest(session: Session, target: str, problem: GemmProblem, limit: int = 5)
     For initial configs of a search: what answers a lookup is selected from config sets
     (:class:`tilewright.config_sets.lookup.Catalog`). The problem itself comes first if it has a winner.
     """
-    order = (_distance(problem), BestConfigRow.id)
+    order = (distance(problem), BestConfigRow.id)
     alike = _alike(dict(zip(SIGNATURE, signature(problem), strict=True)))
     # NOTE: ids first, so that the samples of every candidate are not carried through the sort.
     near = _query(target).with_only_columns(BestConfigRow.id).where(*alike).order_by(*order).limit(limit)
@@ -302,7 +306,8 @@ def _alike(values: Mapping[str, Any]) -> list[ColumnElement[bool]]:
     return [getattr(ProblemRow, name) == value for name, value in values.items()]
 
 
-def _distance(problem: GemmProblem) -> ColumnElement[float]:
+def distance(problem: GemmProblem) -> ColumnElement[float]:
+    """The square of how far the problem of a row is from a given one in (log2 m, log2 n, log2 k)."""
     m = ProblemRow.log2_m - math.log2(problem.m)
     n = ProblemRow.log2_n - math.log2(problem.n)
     k = ProblemRow.log2_k - math.log2(problem.k)

@@ -33,7 +33,7 @@ _VALUE_BYTES, _ANY_VALUES_BYTES = 12, 2**20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Speedup:
-    """Vendor time over kernel time with its confidence interval; above 1 the kernel wins."""
+    """Vendor time over kernel time with its confidence interval in the race; above 1 the kernel wins."""
 
     value: Positive
     low: float
@@ -47,7 +47,7 @@ class SetEntry:
 
     Attributes:
         artifact: digest of the kernel, ``artifact_bytes`` long; the set's bundle has it.
-        median_us: microseconds of one GEMM in the final race; ``low_us`` and ``high_us`` are its interval.
+        median_us: microseconds of one GEMM in the final race; ``low_us`` and ``high_us``: its interval.
         use_vendor: whether to run the vendor library, because the speed-up is below 1.
         numerics, deterministic, staleness: as in :class:`tilewright.wire.BestConfigView`.
         preconditions: preconditions of the kernel, which a near problem must meet.

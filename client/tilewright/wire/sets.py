@@ -42,7 +42,8 @@ class SetChange(BaseModel):
         before, after: the entries; None if a set has none for the problem.
         time_ratio: median of ``before`` over that of ``after``, above 1 if it got faster; None if either is
             missing.
-        decided: whether the intervals of the two medians do not overlap.
+        decided: whether the medians differ by more than their intervals and 7 %, as those of one kernel may
+            from race to race.
     """
 
     problem: GemmProblem

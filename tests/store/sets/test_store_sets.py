@@ -180,6 +180,17 @@ def test_a_set_of_an_earlier_format_differs_only_in_what_was_raced() -> None:
     assert ([change.problem.m for change in found.changed], found.unchanged) == ([65], 1)
 
 
+@pytest.mark.parametrize(("after_us", "decided"), [(1.94, False), (2.06, False), (1.8, True), (2.2, True)])
+def test_times_within_the_spread_between_races_decide_nothing(after_us: float, decided: bool) -> None:
+    """Though the intervals, each of its own race, are disjoint."""
+    sets_of_one = (
+        config_set([entry(problem(), artifact(), median_us=us, low_us=us - 0.01, high_us=us + 0.01)])
+        for us in (2.0, after_us)
+    )
+    (change,) = config_sets.difference(*map(ConfigSet.from_bytes, sets_of_one)).changed
+    assert (change.time_ratio, change.decided) == (2.0 / after_us, decided)
+
+
 def test_only_a_set_of_the_class_can_be_pinned(store: Store) -> None:
     keep(store, snapshot("a", OTHER_CLASS))
     with store.begin() as session:

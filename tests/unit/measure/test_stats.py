@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import re
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from tuner.measure.stats import (
     ratio_of_periods,
     rounds_needed,
 )
+from tuner.measure.timing import FEWEST_OF_QUICK, FEWEST_SAMPLES, PROBES
 
 RACES = 2000
 
@@ -29,6 +31,14 @@ RACES = 2000
 def test_median_pinned() -> None:
     assert median([3.0, 1.0, 2.0]) == 2.0
     assert median([4.0, 1.0, 2.0, 10.0]) == 3.0
+
+
+@pytest.mark.parametrize("count", [PROBES, FEWEST_OF_QUICK, FEWEST_SAMPLES])
+def test_the_confidence_of_few_samples_is_told(count: int) -> None:
+    """A trial has an interval and no field for its confidence."""
+    told = " ".join((Timing.__doc__ or "").split())
+    reached = 100 * median_interval([float(sample) for sample in range(count)]).confidence
+    assert re.search(rf"\b{count} samples \([^)]*\) (give )?{reached:.4g} %", told)
 
 
 @pytest.mark.parametrize("samples", [[], [1.0, math.nan], [1.0, math.inf]])

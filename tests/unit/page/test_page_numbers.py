@@ -65,6 +65,21 @@ def test_problems_of_other_options_are_never_compared() -> None:
     assert "1 only left, 4 only right" in chart.note
 
 
+@pytest.mark.parametrize(
+    ("right_us", "verdict"), [(1.9, "tie"), (2.1, "tie"), (1.8, "kernel"), (2.2, "vendor")]
+)
+def test_sides_differ_only_by_more_than_races_of_one_kernel(right_us: float, verdict: str) -> None:
+    left = Side(2.0, 1.99, 2.01, "host")
+    right = Side(right_us, right_us - 0.01, right_us + 0.01, "host")
+    chart = results.compared({PLAIN: left}, {PLAIN: right})
+    (_, ratio, low, high, found, *_) = chart.rows[0]
+    assert (ratio, found) == (2.0 / right_us, verdict)
+    assert isinstance(low, float)
+    assert isinstance(high, float)
+    assert (low <= 1.0 <= high) is (verdict == "tie")
+    assert "intervals are 7 % or more" in chart.note
+
+
 def test_weights_of_other_options_are_rows_of_their_own() -> None:
     found = [headline(one) for one in (PLAIN, *OTHERS)]
     seen = coverage.coverage("sm_90", found, [], None, lambda _: "fresh")

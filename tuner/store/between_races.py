@@ -1,0 +1,26 @@
+"""Figures of two races compared. The interval of a figure is of its race: another race of the same kernel, or
+one on another GPU of the class, may give a figure outside it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# By which factor figures of one kernel from two races may differ, on one GPU or two of a class. With it, over
+# 99 of 100 pairs of times and 50 of 51 pairs of speed-ups, on H100s and H200s, decide nothing
+# (benchmarks/lab/2026-11-30-between-races.md).
+BETWEEN_RACES = 1.07
+
+
+class Figure(NamedTuple):
+    """A time or a speed-up, with the interval of its race."""
+
+    value: float
+    low: float
+    high: float
+
+    def over(self, other: Figure) -> Figure:
+        """The ratio to the figure of another race. Its interval covers what both intervals leave open, and
+        ``BETWEEN_RACES`` on both sides of the ratio; where it contains 1, the races decide nothing."""
+        ratio = self.value / other.value
+        low = min(self.low / other.high, ratio / BETWEEN_RACES)
+        return Figure(ratio, low, max(self.high / other.low, ratio * BETWEEN_RACES))
