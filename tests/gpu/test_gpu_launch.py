@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from gate import built
+from gate import built, reference_values
 
 from kernels.compiler.nvrtc import compile_text
 from kernels.mma_sync.family import MMA_SYNC
@@ -23,7 +23,6 @@ from tilewright.artifact import (
 )
 from tilewright.errors import LaunchError, PreconditionFailed
 from tilewright.launch import Operands, load
-from tuner.measure.correctness import reference_values
 from tuner.measure.operands import bind, make_tensors
 
 # Copies A to D tile by tile through shared memory with TMA: each CTA of a cluster of two loads its

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import ModuleType
 
 import pytest
+from gate import reference_values
 
 from tilewright import GemmProblem
-from tuner.measure.correctness import reference_values
 from tuner.measure.encoding import decode
 from tuner.measure.operands import make_tensors
 

@@ -1,4 +1,4 @@
-"""The correctness gate for a config of any family, on any device.
+"""The correctness gate for a config of any family, on any device, and the values that it expects.
 
 Problems that differ in their extents alone mostly share a kernel, which is compiled once.
 """
@@ -12,8 +12,8 @@ from kernels.base.spec import BuildSpec
 from kernels.compiler.build import build
 from tilewright import Artifact, Config, GemmProblem, LaunchPlan
 from tilewright.launch import Kernel, load
-from tuner.devices.base import Device
-from tuner.measure.correctness import check
+from tuner.devices.base import Device, Tensors
+from tuner.measure.correctness import check, exact_slices
 
 _BUILT: dict[tuple[BuildSpec, LaunchPlan], Artifact] = {}
 
@@ -35,3 +35,8 @@ def wrong(device: Device, family: Family[Any], config: Config, problem: GemmProb
         return check(device, kernel, problem)
     finally:
         kernel.close()
+
+
+def reference_values(device: Device, problem: GemmProblem, tensors: Tensors) -> Any:
+    """D in float64, before rounding to the output type."""
+    return device.xp.concatenate(list(exact_slices(device.xp, problem, tensors)), axis=1)

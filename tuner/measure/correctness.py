@@ -179,13 +179,8 @@ def repeats(device: Device, kernel: Kernel, problem: GemmProblem) -> bool:
     return not any(_differ(launched(), first) for _ in range(_REPEATS - 1))
 
 
-def reference_values(device: Device, problem: GemmProblem, tensors: Tensors) -> Any:
-    """D in float64, before rounding to the output type."""
-    return device.xp.concatenate(list(_exact(device.xp, problem, tensors)), axis=1)
-
-
-def _exact(xp: Any, problem: GemmProblem, tensors: Tensors) -> Iterator[Any]:
-    """The slices of :func:`reference_values`."""
+def exact_slices(xp: Any, problem: GemmProblem, tensors: Tensors) -> Iterator[Any]:
+    """D in float64, before rounding to the output type, by slices of rows."""
     a, b = _wide(tensors.a, problem, "a"), _wide(tensors.b, problem, "b")
     # NOTE: CuPy would make a transposed B of a batch contiguous for each slice anew, but not a matrix.
     a, b = (a[0], b[0]) if problem.batch == 1 else (a, xp.ascontiguousarray(b))
@@ -228,7 +223,7 @@ def _reference(device: Device, problem: GemmProblem, data: Data, reads_c: bool) 
     if not reads_c:
         tensors = dataclasses.replace(tensors, beta=0.0)
         _poison(device, problem, tensors.c)
-    exact = _exact(device.xp, problem, tensors)
+    exact = exact_slices(device.xp, problem, tensors)
     if integers or (data == "integer" and problem.activation is not Activation.GELU):
         rounded = (decode(encode(device.xp, values, problem.out), problem.out) for values in exact)
         return Reference(tensors, tuple(rounded), _Tolerance())

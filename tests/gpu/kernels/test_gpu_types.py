@@ -7,7 +7,7 @@ import dataclasses
 import random
 
 import pytest
-from gate import built, wrong
+from gate import built, reference_values, wrong
 from type_samples import PACKED, SIMT_BASE, mma, whole
 
 from kernels.mma_sync.family import MMA_SYNC
@@ -129,7 +129,6 @@ def test_accumulators_outside_the_mma_lose_the_bias(device) -> None:
 
 @pytest.mark.parametrize("dtype", ["tfloat32", "float64", "int8", "float8_e4m3fn"])
 def test_the_vendor_library_computes_it(device, dtype) -> None:
-    from tuner.measure.correctness import reference_values
     from tuner.measure.operands import make_tensors
 
     problem = GemmProblem(256, 512, 128, dtype=dtype)

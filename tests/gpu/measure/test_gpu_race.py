@@ -97,7 +97,8 @@ def test_a_launch_overlaps_the_one_before_where_that_is_asked(hopper) -> None:
 )
 def test_the_vendor_computes_the_same_problem(device, problem) -> None:
     """The baseline must not be faster for doing something else."""
-    from tuner.measure.correctness import reference_values
+    from gate import reference_values
+
     from tuner.measure.encoding import decode
     from tuner.measure.operands import make_tensors
 

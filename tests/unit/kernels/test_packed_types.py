@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from gate import reference_values
 
 from kernels.mma_sync.family import MMA_SYNC
 from service.gemm.choice import problem_of
@@ -21,7 +22,6 @@ from tilewright.wire import GemmQuery, TuneBody
 from tuner.devices.base import VendorChoice
 from tuner.devices.host import HostDevice
 from tuner.measure import vendor
-from tuner.measure.correctness import reference_values
 from tuner.measure.encoding import decode, encode
 from tuner.measure.operands import make_tensors
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gate import reference_values
 
 from tilewright import Activation, Artifact, DType, GemmProblem, LaunchPlan, Layout
 from tilewright.artifact import Grid, Operand, Pointer, Resources, Scalar, Serves
@@ -21,7 +22,7 @@ from tilewright.launch.host import host_arch
 from tuner.devices.base import Tensors
 from tuner.devices.host import HostDevice
 from tuner.measure import operands
-from tuner.measure.correctness import activate, check, forget, reference_values
+from tuner.measure.correctness import activate, check, forget
 
 DEVICE = HostDevice()
 PROBLEM = GemmProblem(12, 20, 33, DType.FLOAT32, Layout.NN, batch=2, has_bias=True, has_c=True)
