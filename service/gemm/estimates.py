@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 from sqlalchemy.orm import Session
 
@@ -47,12 +49,17 @@ class Estimates:
         rate = self.flops.get(problem.dtype, self.other_flops)
         return max(problem.flops / rate, problem.total_bytes / self.bandwidth)
 
-    def report(self, miss: wire.MissReport) -> Report:
-        """A report with its time: as measured, else as estimated.
 
-        Raises:
-            InvalidProblem: the types do not go together.
-        """
+def reports(misses: Sequence[wire.MissReport], estimates: Callable[[], Estimates]) -> list[Report]:
+    """Misses with their times: as measured, else as estimated. ``estimates`` is called at most once, and only
+    if a time was not measured.
+
+    Raises:
+        InvalidProblem: the types of a problem do not go together.
+    """
+    known, found = functools.cache(estimates), list[Report]()
+    for miss in misses:
         problem = miss.to_problem()
-        micros = miss.vendor_us or self.micros(problem)
-        return Report(problem, miss.count, micros, measured=miss.vendor_us is not None)
+        micros = miss.vendor_us or known().micros(problem)
+        found.append(Report(problem, miss.count, micros, measured=miss.vendor_us is not None))
+    return found

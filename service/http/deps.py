@@ -7,7 +7,7 @@ import dataclasses
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, get_args
 from weakref import WeakKeyDictionary
 
@@ -22,6 +22,7 @@ from service.engine.event_feed import EventFeed
 from service.engine.retune import StaleResults
 from service.engine.upkeep import Upkeep
 from service.errors import Kind, Refusal
+from service.gemm.estimates import Estimates
 from service.gemm.memory import GemmMemory
 from service.gemm.run import GemmRunner
 from service.http.access import Admitted, counted_address
@@ -59,6 +60,7 @@ class Service:
         events: of jobs that are followed.
         quality: what stored results are worth today.
         served: what device classes are served.
+        estimates: of the times of GEMMs on a device class, as its winners stand.
         answer_cache: of ``GET /best-config``, which are given again while nothing changed.
         metrics: what ``GET /metrics`` tells.
         in_flight: idempotency keys of requests in work.
@@ -82,6 +84,7 @@ class Service:
     events: EventFeed
     quality: ResultQuality
     served: ServedSets
+    estimates: Callable[[str], Estimates]
     answer_cache: AnswerCache
     stale: StaleResults
     metrics: Metrics

@@ -6,8 +6,11 @@ import dataclasses
 import functools
 import logging
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from sqlalchemy.orm import Session
 
 from service.engine.retune import StaleResult, StaleResults
 from service.errors import Kind, Refusal
@@ -22,11 +25,13 @@ from tuner.store.database import Store
 from tuner.store.engines.sqlite_engine import Changes
 
 _MOST_LOADED = 8
+_MOST_DERIVED = 64  # device classes
 _NOTED_AT_ONCE = 100  # stale results
 _NOTE_AFTER_S = 0.2  # each time
 _ORDER = ("exact", "ladder", "nearest", "vendor")
 _Classes = Mapping[str, tuple[str, sets.ServedSetRecord]]  # by name, with their architecture
 _NOTHING = LookupResult("vendor", "no tuned kernel", miss=True)
+T = TypeVar("T")
 log = logging.getLogger("tilewright.sets")
 
 
@@ -97,6 +102,17 @@ class ServedSets:
     def look_at_version(self, target: str) -> Hashable:
         """The same by a look at the database if there was a commit since the last one."""
         return self._version(target, self._known_classes() or self._look_at_classes())
+
+    def derived(self, derive: Callable[[Session, str], T]) -> Callable[[str], T]:
+        """What ``derive`` gives for the winners of a target, kept until they change."""
+
+        @functools.lru_cache(_MOST_DERIVED)
+        def of_version(target: str, _version: Hashable) -> T:
+            with self.store.read() as session:
+                return derive(session, target)
+
+        # NOTE: of the version before the look: what changed meanwhile has another one.
+        return lambda target: of_version(target, self.look_at_version(target))
 
     def _version(self, target: str, classes: _Classes) -> Hashable:
         return tuple(

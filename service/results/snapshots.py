@@ -101,11 +101,40 @@ def made_from(state: State) -> str:
     return f"{state[0]} {state[1]} {FORMAT}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Look:
+    """The winners as they stood at a look.
+
+    Attributes:
+        state: that of the winners; its second item is empty if they were not all judged alike.
+        near: what near matches cost.
+        changes: of winners since that was estimated.
+        catalog: the winners for lookups.
+    """
+
+    state: State = (-1, "")
+    parts: _Parts = dataclasses.field(default_factory=_Parts)
+    near: Sequence[RegretBand] = ()
+    changes: int = 0
+    catalog: Catalog = dataclasses.field(default_factory=Catalog)
+
+    def changed(self, percent: float) -> bool:
+        """Whether as many winners changed since the regret was estimated."""
+        return 100 * self.changes >= percent * max(len(self.parts), 1)
+
+    def with_near(self, near: Sequence[RegretBand], changes: int) -> _Look:
+        """The same with the regret as it was estimated after ``changes``."""
+        catalog = self.catalog.changed((), (), near)
+        return dataclasses.replace(self, near=near, changes=self.changes - changes, catalog=catalog)
+
+
 class ClassWinners:
     """The winners of a device class as they stood at the last look; safe to share.
 
     A look reads those that changed since: to look up a problem takes no more than that, and to make a set the
-    texts of the others.
+    texts of the others. One thread reads all of them if they are judged otherwise than before, and one
+    estimates the regret. Lookups go on meanwhile, with the winners as they were judged before and the last
+    estimate; they wait only for the first look of all.
     """
 
     def __init__(
@@ -113,27 +142,26 @@ class ClassWinners:
     ) -> None:
         """``load`` gives the set of a digest."""
         self._store, self._quality, self._device_class, self._load = store, quality, device_class, load
-        self._parts: _Parts = {}
-        self._state: State = (-1, "")
-        self._near: Sequence[RegretBand] = ()
-        self._changes = 0  # of winners since the regret was estimated
+        self._last = _Look()
         self._told: _Parts = {}  # those of which a set told
         self._tell_all = 0.0
-        self._catalog = Catalog()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # for a moment, to read what changed
+        self._reading_all = threading.Lock()
+        self._estimating = False
 
     def catalog(self, served: sets.ServedSetRecord) -> Catalog:
         """The winners for lookups, as they stood when ``served`` was read, or later."""
-        with self._lock:
-            if served.revision > self._state[0] or self._judged_by() != self._state[1]:
-                with self._store.read() as session:
-                    self._look(session, served)
-            return self._catalog
+        self._read_all(served, wait=self._last.state[0] < 0)
+        look = self._last
+        if served.revision > look.state[0]:
+            with self._store.read() as session:
+                look = self._catch_up(session, served.revision)
+        return look.catalog
 
     @property
     def near(self) -> tuple[RegretBand, ...]:
         """What near matches cost, by which lookups choose now."""
-        return tuple(self._near)
+        return tuple(self._last.near)
 
     def make(self) -> Made:
         """The set of the winners as they stand; an empty one if all were deleted or are quarantined. One
@@ -143,31 +171,64 @@ class ClassWinners:
             Refusal: there never was a winner.
         """
         with self._store.read() as session:
-            with self._lock:
-                self._look(session, sets.served(session, self._device_class))
-                state, parts, near, changes = self._state, self._parts, self._near, self._changes
-            if not parts and not self._had_winners(session):
+            served = sets.served(session, self._device_class)
+            self._read_all(served, wait=True)
+            look = self._catch_up(session, served.revision)
+            if not look.parts and not self._had_winners(session):
                 detail = f"nothing was tuned on {self._device_class} yet; POST /tune or report misses"
                 raise Refusal(Kind.NOT_FOUND, detail)
-            if 100 * changes >= _SET_PERCENT * len(parts):
-                estimated = self._estimate(session, parts)  # while lookups go on
-                with self._lock:
-                    if self._near is near:  # no lookup estimated it of later winners
-                        self._near, self._changes = estimated, self._changes - changes
-                        self._catalog = self._catalog.changed((), (), estimated)
-                near = estimated
-        config_set, content = self._set(parts, near)
-        return Made(config_set, content, state, self._stale(parts))
+            near = look.near
+            if look.changed(_SET_PERCENT):
+                near = self._estimate(session, look.parts)  # while lookups go on
+                self._take(near, look)
+        config_set, content = self._set(look.parts, near)
+        return Made(config_set, content, look.state, self._stale(look.parts))
 
-    def _look(self, session: Session, served: sets.ServedSetRecord) -> None:
-        """Read the winners that are new, changed or judged by another source, compiler or driver."""
-        judged_by = self._judged_by()
-        if judged_by != self._state[1]:
-            self._start(session, served, judged_by)
-        before, (revision, _) = self._parts, self._state
-        if served.revision <= revision:
+    def _read_all(self, served: sets.ServedSetRecord, *, wait: bool) -> None:
+        """Read the winners anew if they are judged by another source, compiler or driver than at the last
+        look. If another thread does so already, return at once, or ``wait`` for it."""
+        if self._judged_by() == self._last.state[1] or not self._reading_all.acquire(blocking=wait):
             return
-        changed = best.changed_since(session, self._device_class, revision)
+        try:
+            judged_by = self._judged_by()
+            if judged_by != self._last.state[1]:
+                with self._store.read() as session:
+                    look = self._start(session, served, judged_by)
+                    look = self._changed(session, look, served.revision)
+                    if look.changed(_LOOKUP_PERCENT):
+                        look = look.with_near(self._estimate(session, look.parts), look.changes)
+                with self._lock, self._store.read() as session:
+                    # NOTE: others looked meanwhile, and nobody may be given earlier winners than before.
+                    self._last = self._changed(session, look, self._last.state[0])
+        finally:
+            self._reading_all.release()
+
+    def _catch_up(self, session: Session, revision: int) -> _Look:
+        """The last look, after one at the winners that changed since, up to a revision."""
+        with self._lock:
+            look = self._last = self._changed(session, self._last, revision)
+            estimates = look.changed(_LOOKUP_PERCENT) and not self._estimating
+            self._estimating |= estimates
+        if not estimates:
+            return look
+        try:
+            return self._take(self._estimate(session, look.parts), look)
+        finally:
+            self._estimating = False
+
+    def _take(self, near: Sequence[RegretBand], look: _Look) -> _Look:
+        """The last look with the regret as it was estimated for a look, unless it has that of a later one."""
+        with self._lock:
+            if self._last.near is look.near:
+                self._last = self._last.with_near(near, look.changes)
+            return self._last
+
+    def _changed(self, session: Session, last: _Look, revision: int) -> _Look:
+        """A look that reads the winners that are new or changed since the last one, up to a revision."""
+        before, (earlier, judged_by) = last.parts, last.state
+        if revision <= earlier:
+            return last
+        changed = best.changed_since(session, self._device_class, earlier)
         parts = {number: part for number, part in before.items() if number not in changed}
         if len(parts) + len(changed) != best.count(session, self._device_class):  # some were deleted
             there = best.changed_since(session, self._device_class, -1)
@@ -175,33 +236,30 @@ class ClassWinners:
             changed = {number: is_served for number, is_served in there.items() if number not in parts}
         parts |= self._read(session, changed)
         gone, new = _only_in(before, parts), _only_in(parts, before)
-        near, changes = self._near, self._changes + max(len(gone), len(new))
-        if 100 * changes >= _LOOKUP_PERCENT * len(parts):
-            near, changes = self._estimate(session, parts), 0
-        self._catalog = self._catalog.changed(gone, new, near)
-        self._parts, self._near, self._changes = parts, near, changes
-        self._state = served.revision, judged_by
+        changes = last.changes + max(len(gone), len(new))
+        catalog = last.catalog.changed(gone, new, last.near)
+        alike = judged_by if judged_by == self._judged_by() else ""
+        return _Look((revision, alike), parts, last.near, changes, catalog)
 
-    def _start(self, session: Session, served: sets.ServedSetRecord, judged_by: str) -> None:
+    def _start(self, session: Session, served: sets.ServedSetRecord, judged_by: str) -> _Look:
         """Begin with the winners of the latest set if a service that judges alike made it, as reading them
         from it takes a fraction of the time, else with none."""
-        parts, revision, near = _Parts(), -1, tuple[RegretBand, ...]()
         found = self._latest(served, judged_by)
-        if found is not None:
-            revision, near = int((served.made_from or "").split()[0]), found.config_set.near
-            raw = json.loads(sets.unpack(found.packed))["entries"]
-            known = {
-                canonical(one["problem"]): (entry, canonical(one).encode())
-                for entry, one in zip(found.config_set.entries, raw, strict=True)
-            }
-            unchanged = best.problems(session, self._device_class, revision)
-            parts |= {
-                number: _Part(order, *known[order]) if order in known else None
-                for number, order in unchanged.items()
-            }
-        self._catalog = Catalog().changed((), _only_in(parts, {}), near)
-        self._parts, self._near, self._changes = parts, near, 0
-        self._state = revision, judged_by
+        if found is None:
+            return _Look((-1, judged_by))
+        revision, near = int((served.made_from or "").split()[0]), found.config_set.near
+        raw = json.loads(sets.unpack(found.packed))["entries"]
+        known = {
+            canonical(one["problem"]): (entry, canonical(one).encode())
+            for entry, one in zip(found.config_set.entries, raw, strict=True)
+        }
+        unchanged = best.problems(session, self._device_class, revision)
+        parts = _Parts(
+            (number, _Part(order, *known[order]) if order in known else None)
+            for number, order in unchanged.items()
+        )
+        catalog = Catalog().changed((), _only_in(parts, {}), near)
+        return _Look((revision, judged_by), parts, near, 0, catalog)
 
     def _latest(self, served: sets.ServedSetRecord, judged_by: str) -> LoadedSet | None:
         alike = (served.made_from or "").partition(" ")[2] == made_from((0, judged_by)).partition(" ")[2]

@@ -20,6 +20,7 @@ from service.engine.event_feed import EventFeed
 from service.engine.retune import StaleResults
 from service.engine.upkeep import Upkeep
 from service.fleet.engine import RayEngine
+from service.gemm.estimates import Estimates
 from service.gemm.memory import GemmMemory
 from service.gemm.run import GemmRunner
 from service.http import access, deps, errors, openapi, pages
@@ -37,6 +38,7 @@ from service.signing import Signer
 from service.web.now import JobWatch
 from service.web.shared_work import SharedWork
 from tilewright import __version__
+from tuner.store import best
 from tuner.store.database import Store, StoreError
 from tuner.store.upkeep import staging
 
@@ -93,7 +95,8 @@ def _service(settings: Settings, store: Store, metrics: Metrics, signer: Signer)
     quality = ResultQuality(engine)
     stale = StaleResults(store, settings, quality.state)
     served = ServedSets(store, quality, stale)
-    metrics.watch(functools.partial(gauges.read, store, engine, quality))
+    origins = served.derived(best.origins)
+    metrics.watch(functools.partial(gauges.read, store, engine, quality, origins))
     return Service(
         settings,
         store,
@@ -113,6 +116,7 @@ def _service(settings: Settings, store: Store, metrics: Metrics, signer: Signer)
         EventFeed(store, engine.stopping.is_set),
         quality,
         served,
+        served.derived(Estimates.of),
         AnswerCache(served),
         stale,
         metrics,

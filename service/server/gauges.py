@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -12,22 +12,29 @@ from service.engine.health import Trouble
 from service.metrics import Reading
 from service.results.quality import REASONS, ResultQuality
 from tilewright.schema.job import JobStatus
-from tuner.store import best
 from tuner.store import jobs as jobs_
+from tuner.store import sets
+from tuner.store.best import Origin
 from tuner.store.database import Store
 from tuner.store.faults import drift, quarantine
 from tuner.store.records import utc_now
 
 
-def read(store: Store, engine: Engine, quality: ResultQuality) -> Iterable[Reading]:
-    """The current gauges. If the database does not answer, its gauges are left out."""
+def read(
+    store: Store, engine: Engine, quality: ResultQuality, origins: Callable[[str], Sequence[Origin]]
+) -> Iterable[Reading]:
+    """The current gauges. If the database does not answer, its gauges are left out.
+
+    ``origins`` gives those of the winners of a device class, see :func:`tuner.store.best.origins`.
+    """
     try:
         with store.read() as session:
             counts = jobs_.counts(session)
             oldest = jobs_.oldest_queued(session)
-            origins = best.origins(session)
+            classes = sets.classes(session)
             quarantined = quarantine.counts(session)
             shifts = drift.counts(session)
+        found_origins = [origin for name in classes for origin in origins(name)]
     except SQLAlchemyError:
         yield "tilewright_database_up", "The database answers", (), [((), 0.0)]
     else:
@@ -41,14 +48,14 @@ def read(store: Store, engine: Engine, quality: ResultQuality) -> Iterable[Readi
         age = (utc_now() - oldest).total_seconds() if oldest else 0.0
         yield "tilewright_queue_age_seconds", "Age of the oldest queued job", (), [((), max(age, 0.0))]
         stale = collections.Counter[str]()
-        for family, provenance, drifted, number in origins:
+        for family, provenance, drifted, number in found_origins:
             stale[quality.staleness_of(family, provenance, drifted)] += number
         reasons = [((reason,), float(stale[reason])) for reason in REASONS]
         yield "tilewright_stale_entries", "Winners that are not current, by reason", ("reason",), reasons
-    queues = engine.queues.items()
-    up = [((name,), float(one.ok)) for name, one in engine.health().items()]
+    queues, health = engine.queues.items(), engine.health().items()
+    up = [((name,), float(one.ok)) for name, one in health]
     yield "tilewright_worker_up", "The device's queue is at work", ("device",), up
-    aside = [((name,), float(one.trouble is Trouble.SET_ASIDE)) for name, one in engine.health().items()]
+    aside = [((name,), float(one.trouble is Trouble.SET_ASIDE)) for name, one in health]
     yield "tilewright_device_set_aside", "The GPU did not come back after a kill", ("device",), aside
     restarts = [
         ((name, reason), float(count))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 from databases import Databases, migrate, opened
-from sqlalchemy import insert, select, text, update
+from fastapi.testclient import TestClient
+from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.exc import OperationalError
 from store_samples import HOST, HOST_CLASS, OTHER_CLASS, PROVENANCE, artifact, best, config, problem, request
 
@@ -24,6 +26,7 @@ from service.http.routes.misses import _cursor
 from service.http.views import cursor, miss_place
 from service.metrics import Metrics
 from service.results.answer_cache import Answer
+from service.server.app import create_app
 from service.settings import Settings
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.trial import QUICK_METHOD, LadderKernel, Outcome, Trial
@@ -207,6 +210,79 @@ def test_no_caller_fills_a_list_for_the_others(store: Store, of: str) -> None:
     assert note(store, *(report(m) for m in range(30, 40)), most=6, of=of, caller="two") == 1
     assert note(store, report(7), most=6, of=of, caller="flood") == 0, "all have the same now"
     assert len(ranked(store, of)) == 6
+
+
+@pytest.fixture
+def statements(store: Store) -> list[str]:
+    found = list[str]()
+
+    def note_it(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        found.append(" ".join(statement.split()))
+
+    event.listen(store.engine, "before_cursor_execute", note_it)
+    return found
+
+
+def of_lists(statements: list[str]) -> list[str]:
+    """Those that go through a list, or delete from it."""
+    found = [one for one in statements if "GROUP BY miss.caller" in one or "DELETE FROM miss" in one]
+    statements.clear()
+    return found
+
+
+def test_room_is_made_for_one_percent_of_a_list_at_once(store: Store, statements: list[str]) -> None:
+    note(store, *(report(m, count=m) for m in range(1, 301)), most=300, caller="flood")
+    assert of_lists(statements) == []
+    assert note(store, report(1001), most=300, caller="one") == 1
+    assert [item.problem.m for item in ranked(store, limit=1000)][-4:] == [6, 5, 4, 1001]
+    assert len(of_lists(statements)) == 3, "two looks and a deletion"
+    for m in (1002, 1003):
+        assert note(store, report(m), most=300, caller="two") == 1
+    assert of_lists(statements) == []
+    assert len(ranked(store, limit=1000)) == 300
+
+
+def test_no_more_room_is_made_than_leaves_the_other_caller_ahead(store: Store) -> None:
+    for number in range(100):
+        note(store, *(report(10 * number + m) for m in range(1, 4)), most=300, caller=f"caller {number}")
+    assert note(store, report(1001), most=300, caller="late") == 1
+    held = Counter(row.caller for row in rows(store))
+    assert (min(held.values()), held.total()) == (1, 298), "each of three loses one, as many as one percent"
+
+
+def rows(store: Store) -> list[MissRow]:
+    with store.read() as session:
+        return list(session.scalars(select(MissRow)))
+
+
+def test_a_report_that_is_dropped_deletes_nothing(store: Store, statements: list[str]) -> None:
+    note(store, report(1), report(2), most=2, caller="one")
+    statements.clear()
+    assert note(store, report(3), most=2, caller="one") == 0
+    found = of_lists(statements)
+    assert (len(found), [one for one in found if "DELETE" in one]) == (2, []), "two looks"
+
+
+def test_a_report_that_is_dropped_goes_through_the_list_before_it_holds_up_writers(
+    databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = create_app(Settings(database_url=databases.copy(migrate), max_misses=2))
+    http, held = TestClient(app, "http://localhost"), list[object]()
+
+    def post(*ms: int) -> dict[str, int]:
+        of = [{"m": m, "n": 8, "k": 8, "dtype": "float32"} for m in ms]
+        answer = http.post("/misses", json={"device_class": HOST_CLASS, "misses": of})
+        found: dict[str, int] = answer.json()
+        return found
+
+    monkeypatch.setattr(misses, "hold", lambda *given: held.append(given))
+    assert post(1, 2) == {"noted": 2, "dropped": 0}
+    assert post(3) == {"noted": 0, "dropped": 1}
+    assert post(4, 2, 5, 5) == {"noted": 1, "dropped": 3}
+    assert held == []
+    assert [one.count for one in ranked(app.state.service.store)] == [2, 1]
+    app.state.service.served.close()
+    app.state.service.store.close()
 
 
 def test_a_list_that_grew_too_long_is_cut_back(store: Store) -> None:
@@ -411,6 +487,20 @@ def test_a_served_result_is_noted_once(store: Store) -> None:
         stale.served(results(store, 64))
     assert noted(store) == {64: 1}
     assert stalest(store) == 64
+
+
+def test_races_without_number_take_no_more_memory_than_their_problem(store: Store) -> None:
+    stale, first, last = watching(store, 10), list[retune.StaleResult](), list[retune.StaleResult]()
+    for turn in range(5):
+        tune(store, 64)
+        last = results(store, 64)
+        first = first or last
+        assert stale.is_due(last[0])
+        stale.served(last)
+        assert not stale.is_due(last[0])
+        assert noted(store) == {64: 1 + turn}, "a replaced winner is another result"
+    assert len(stale._noted) == 1
+    assert first != last
 
 
 def test_what_a_full_list_dropped_is_noted_later(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,7 +291,7 @@ def test_winners_are_counted_by_where_they_come_from(store: Store) -> None:
             winners.put(session, best(problem(m)))
         other = dataclasses.replace(PROVENANCE, compiler="cc 13")
         winners.put(session, dataclasses.replace(best(problem(66)), provenance=other))
-        found = winners.origins(session)
+        found = winners.origins(session, HOST_CLASS)
     expected = [("host", PROVENANCE, False, 2), ("host", other, False, 1)]
     assert sorted(found, key=lambda origin: -origin[3]) == expected
 

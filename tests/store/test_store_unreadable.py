@@ -153,7 +153,7 @@ def test_unreadable_winners_are_not_served_and_all_others_are(store: Store) -> N
         assert [one.best.problem.m for one in rest] == [5]
         near = best.nearest(session, HOST_CLASS, samples.problem(2))
         assert {one.best.problem.m for one in near} <= {2, 4, 5}
-        assert [number for *_, number in best.origins(session)] == [4]
+        assert [number for *_, number in best.origins(session, HOST_CLASS)] == [4]
 
 
 def test_an_idle_device_passes_over_unreadable_misses(store: Store) -> None:
@@ -238,7 +238,7 @@ def test_damaged_json_of_a_winner_costs_its_own_row_only(sqlite_databases: Datab
         )
         with store.begin() as session:
             assert [one.problem.m for one in winners.headlines(session, [HOST_CLASS])] == [4]
-            assert [number for *_, number in best.origins(session)] == [3]
+            assert [number for *_, number in best.origins(session, HOST_CLASS)] == [3]
             assert list(best.kernels(session, kernels)) == kernels[:1]
             assert quarantine.put(session, failed, quarantine.Evidence(broken.problem, None, "host"))
             assert winners.headlines(session, [HOST_CLASS]) == []

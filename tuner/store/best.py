@@ -33,6 +33,7 @@ from tuner.store.models import ArtifactRow, Base, BestConfigRow, ImportedBestRow
 from tuner.store.records import RowReader, StoredBest, StoredKernel, Unreadable, utc_now
 
 Merged = Literal["in use", "waiting", "known"]
+Origin = tuple[str, Provenance, bool, int]
 _IDENTITY = ("device_class", "problem_id")
 _SERVED = BestConfigRow.quarantine_id.is_(None)
 SIGNATURE = ("dtype", "layout", "batch", "out_dtype", "acc_dtype", "activation", "has_bias", "has_c")
@@ -234,11 +235,13 @@ def unreadable(session: Session) -> list[Unreadable]:
     return _READER.unreadable(session.execute(_all().order_by(BestConfigRow.id)))
 
 
-def origins(session: Session) -> list[tuple[str, Provenance, bool, int]]:
-    """Families and provenances of all winners, whether they drifted, and how many winners share that."""
+def origins(session: Session, device_class: str) -> list[Origin]:
+    """Families and provenances of the winners of a device class, also of such as are not served, whether they
+    drifted, and how many winners share that."""
     row = BestConfigRow
     # NOTE: no path into the JSON, on which SQLite fails the whole query if one row is damaged.
     query = select(row.id, row.config, cast(row.provenance, Text), row.drifted.is_not(None))
+    query = query.where(row.device_class == device_class)
     same = collections.Counter(_ORIGINS.readable(session.execute(query)))
     return [(*origin, winners) for origin, winners in same.items()]
 

@@ -82,45 +82,61 @@ def note(
     The list of a device class holds ``most`` problems. Classes of which no device was ever seen share one
     list, because callers may name any number of them; problems not seen there for a month make room. In a
     full list, tuned problems make room first. Then the caller with the most problems in the list loses those
-    of least stake to a caller with fewer. If nothing makes room, new problems are dropped, and known ones are
-    still counted. A measured time replaces an estimated one, never the reverse.
+    of least stake to a caller with fewer, 1 % of the list at once. If nothing makes room, new problems are
+    dropped, and known ones are still counted. A measured time replaces an estimated one, never the reverse.
     """
-    known = _known(session, device_class, [records.canonical(item.problem.to_dict()) for item in reports])
-    alike = _alike(session, device_class)
-    room = _Room(session, alike, most, len(reports) - len(known))
-    kept = list[Report]()
-    for report in reports:
-        problem = records.canonical(report.problem.to_dict())
-        if problem in known or room.take(caller):
-            known.add(problem)
-            kept.append(report)
+    known = _known(session, device_class, reports)
+    room = _Room(session, device_class, most, len(reports) - len(known), writes=True)
+    kept = room.fitting(reports, known, caller)
     # NOTE: in one order for all, so that no two reports wait for each other's rows.
     for report in sorted(kept, key=lambda one: records.canonical(one.problem.to_dict())):
         _count(session, device_class, report, reason, caller)
-    room.clear(session)
+    room.clear(session, caller)
     return [report.problem for report in kept]
+
+
+def fitting(
+    session: Session, device_class: str, reports: Sequence[Report], most: int, caller: str
+) -> list[Report]:
+    """The reports that :func:`note` would keep. A look at a full list takes milliseconds; in a transaction
+    that only reads, those that are dropped hold up nobody who writes."""
+    known = _known(session, device_class, reports)
+    room = _Room(session, device_class, most, len(reports) - len(known), writes=False)
+    return room.fitting(reports, known, caller)
 
 
 class _Room:
     """The free places of a list, and the misses to delete at the end of the transaction for new ones."""
 
-    def __init__(self, session: Session, alike: ColumnElement[bool], most: int, wanted: int) -> None:
-        self._alike = alike
+    def __init__(self, session: Session, device_class: str, most: int, wanted: int, *, writes: bool) -> None:
+        self._alike, self._closed = _list_of(session, device_class)
+        self._at_once, self._any_closed = most // 100, False
         self._going, self._holders = Counter[str | None](), Counter[str | None]()
-        self._free = most - _size(session, alike)
-        self._crowded = self._free < wanted
-        if self._crowded:
-            # NOTE: before any miss is locked. Else two reports would each make room for what both add.
-            hold(session, Lock.MISSES)
-            closed = _closed(alike)
-            self._free = most - _size(session, alike & ~closed)
-            held = select(MissRow.caller, func.count()).where(alike, ~closed, _MISSING)
-            for caller, count in session.execute(held.group_by(MissRow.caller)):
-                self._holders[caller] = count
+        size = select(func.count()).select_from(MissRow).where(self._alike)
+        self._free = most - session.scalars(size).one()
+        if self._free < wanted:
+            if writes:
+                # NOTE: before any miss is locked. Else two reports would each make room for what both add.
+                hold(session, Lock.MISSES)
+            closed = _held(session, self._alike & self._closed)
+            held = _held(session, self._alike) - closed
+            self._any_closed, self._free = bool(closed), most - held.total()
+            for (caller, reason), count in held.items():
+                self._holders[caller] += count if reason == MissReason.MISSING else 0
             for _ in range(-self._free):  # NOTE: those that found it free add to it at the same time
                 self._displace(0)
 
-    def take(self, caller: str | None) -> bool:
+    def fitting(self, reports: Sequence[Report], known: set[str], caller: str | None) -> list[Report]:
+        """The reports of problems that are ``known``, and of others that have a place."""
+        kept, there = list[Report](), known.copy()
+        for report in reports:
+            problem = records.canonical(report.problem.to_dict())
+            if problem in there or self._take(caller):
+                there.add(problem)
+                kept.append(report)
+        return kept
+
+    def _take(self, caller: str | None) -> bool:
         """Take a place for a miss of a caller; False if there is none."""
         taken = self._free > 0 or self._displace(self._holders[caller] + 1)
         self._free -= self._free > 0
@@ -136,13 +152,16 @@ class _Room:
         self._going[largest] += 1
         return True
 
-    def clear(self, session: Session) -> None:
-        """Delete the misses that make room."""
+    def clear(self, session: Session, caller: str | None) -> None:
+        """Delete the misses that make room for those of a caller, and for the next ones."""
         # NOTE: at the end, without rows that others count just now: no two reports wait for each other.
-        if self._crowded:
-            self._forget(session, select(MissRow.id).where(self._alike, _closed(self._alike)))
-        for caller, count in self._going.items():
-            own = MissRow.caller.is_not_distinct_from(caller)
+        if self._any_closed:
+            self._forget(session, select(MissRow.id).where(self._alike, self._closed))
+        if self._going:
+            for _ in range(self._going.total(), self._at_once):
+                self._displace(self._holders[caller] + 1)
+        for holder, count in self._going.items():
+            own = MissRow.caller.is_not_distinct_from(holder)
             least = (
                 select(MissRow.id).where(self._alike, _MISSING, own).order_by(_at_stake, MissRow.id.desc())
             )
@@ -196,30 +215,31 @@ def _count(
         session.execute(mine.values(**timed))
 
 
-def _known(session: Session, device_class: str, texts: list[str]) -> set[str]:
+def _known(session: Session, device_class: str, reports: Sequence[Report]) -> set[str]:
+    texts = [records.canonical(one.problem.to_dict()) for one in reports]
     query = select(ProblemRow.canonical).join(MissRow, MissRow.problem_id == ProblemRow.id)
     query = query.where(MissRow.device_class == device_class, ProblemRow.canonical.in_(texts))
-    return set(session.scalars(query))
+    # NOTE: for no text SQLite would go through all misses.
+    return set(session.scalars(query)) if texts else set()
 
 
 _UNSEEN = MissRow.device_class.not_in(select(DeviceRow.device_class))
 
 
-def _alike(session: Session, device_class: str) -> ColumnElement[bool]:
-    """The misses that share the list of a device class."""
+def _list_of(session: Session, device_class: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """The misses that share the list of a device class, and which of them go first: tuned ones, and those of
+    a class never seen, not reported for a month."""
     seen = session.scalar(select(DeviceRow.id).where(DeviceRow.device_class == device_class).limit(1))
-    return _UNSEEN if seen is None else MissRow.device_class == device_class
+    if seen is not None:
+        return MissRow.device_class == device_class, _is_tuned()
+    return _UNSEEN, _is_tuned() | (MissRow.last_seen < utc_now() - _REMEMBERED)
 
 
-def _size(session: Session, alike: ColumnElement[bool]) -> int:
-    return session.scalars(select(func.count()).select_from(MissRow).where(alike)).one()
-
-
-def _closed(alike: ColumnElement[bool]) -> ColumnElement[bool]:
-    """The misses of a list that go first: tuned ones, and those of a class never seen, not reported for a
-    month."""
-    still = _open().with_only_columns(MissRow.id).where(alike)
-    return or_(MissRow.id.not_in(still), _UNSEEN & (MissRow.last_seen < utc_now() - _REMEMBERED))
+def _held(session: Session, which: ColumnElement[bool]) -> Counter[tuple[str | None, MissReason]]:
+    """How many misses each caller has, by reason."""
+    kinds = MissRow.caller, MissRow.reason
+    rows = session.execute(select(*kinds, func.count()).where(which).group_by(*kinds))
+    return Counter({(caller, reason): count for caller, reason, count in rows})
 
 
 def open_stale(device_class: str) -> Select[Any]:
@@ -229,13 +249,8 @@ def open_stale(device_class: str) -> Select[Any]:
 
 
 def _open() -> Select[Any]:
-    same = and_(
-        BestConfigRow.problem_id == MissRow.problem_id,
-        BestConfigRow.device_class == MissRow.device_class,
-        BestConfigRow.quarantine_id.is_(None),
-    )
     query = select(MissRow).join(ProblemRow, ProblemRow.id == MissRow.problem_id)
-    return query.outerjoin(BestConfigRow, same).where(_is_open())
+    return query.where(~_is_tuned())
 
 
 def _being_tuned() -> ColumnElement[bool]:
@@ -245,9 +260,14 @@ def _being_tuned() -> ColumnElement[bool]:
     return or_(exists().where(here, JobRow.problem_id == MissRow.problem_id), exists().where(here, row))
 
 
-def _is_open() -> ColumnElement[bool]:
-    replaced = BestConfigRow.created > MissRow.first_seen
-    return or_(BestConfigRow.id.is_(None), and_(_STALE, ~replaced))
+def _is_tuned() -> ColumnElement[bool]:
+    """There is a winner, and where a stale one was served, it has been replaced since."""
+    return exists().where(
+        BestConfigRow.problem_id == MissRow.problem_id,
+        BestConfigRow.device_class == MissRow.device_class,
+        BestConfigRow.quarantine_id.is_(None),
+        or_(_MISSING, BestConfigRow.created > MissRow.first_seen),
+    )
 
 
 def _record(row: MissRow, problem: str) -> OpenMiss:

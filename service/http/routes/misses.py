@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
 from service.errors import Kind
-from service.gemm.estimates import Estimates
+from service.gemm import estimates
 from service.http.deps import IdempotencyKey, ServiceDep, caller
 from service.http.openapi import errors
 from service.http.views import link_next, miss_place, page_end
@@ -29,14 +30,14 @@ def post_misses(
     body: wire.MissesBody, service: ServiceDep, idempotency_key: IdempotencyKey, request: Request
 ) -> wire.MissAnswer:
     """Count problems that ran without a tuned kernel, with the vendor library's time where it is known."""
-    with service.store.read() as session:
-        estimates = Estimates.of(session, body.device_class)
-    reports = [estimates.report(miss) for miss in body.misses]
+    reports = estimates.reports(body.misses, partial(service.estimates, body.device_class))
     digest, most = records.digest(body.model_dump(mode="json")), service.settings.max_misses
+    with service.store.read() as session:
+        fitting = misses.fitting(session, body.device_class, reports, most, caller(request))
     with service.store.begin() as session:
 
         def note() -> dict[str, int]:
-            kept = misses.note(session, body.device_class, reports, most, caller=caller(request))
+            kept = misses.note(session, body.device_class, fitting, most, caller=caller(request))
             return {"noted": len(kept)}
 
         noted = once(session, idempotency_key, digest, note)["noted"]

@@ -54,6 +54,7 @@ from tuner.store import entities, imports, sets
 from tuner.store.database import Store, StoreError
 from tuner.store.faults import quarantine
 from tuner.store.models import BestConfigRow
+from tuner.store.reports import winners as lists
 
 ASKING = 20
 CURRENT = "/config-sets/current"
@@ -316,6 +317,132 @@ def test_an_estimate_for_a_set_does_not_replace_that_of_a_lookup_of_later_winner
     for m in (64, 65, 66):
         put(service.store, m)
     assert regret() == 0.04, "after as many changes as ever"
+
+
+def test_what_is_derived_from_winners_is_made_again_once_they_change(service: Service) -> None:
+    counted = list[str]()
+
+    def count(session: Session, target: str) -> int:
+        counted.append(target)
+        return winners.count(session, target)
+
+    counts = service.served.derived(count)
+    assert [counts(HOST_CLASS), counts(HOST_CLASS), counts("made-up"), counts("made-up")] == [3, 3, 0, 0]
+    assert counted == [HOST_CLASS, "made-up"]
+    put(service.store, 67)
+    assert [counts(HOST_CLASS), counts(HOST_CLASS), counts("made-up")] == [4, 4, 0]
+    assert counted == [HOST_CLASS, "made-up", HOST_CLASS], "no other class"
+    with service.store.begin() as session:
+        imports.remove_best(session, HOST_CLASS, problem(67))
+    assert counts(HOST_CLASS) == 3
+
+
+def test_reports_of_misses_read_winners_only_for_an_estimate_after_they_changed(
+    app: FastAPI, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, headlines = list[Any](), lists.headlines
+    monkeypatch.setattr(lists, "headlines", lambda *given: looks.append(given) or headlines(*given))
+    http = TestClient(app, "http://localhost")
+
+    def report(m: int, **measured: float) -> None:
+        body = {**WHERE, "misses": [{"m": m, "n": 8, "k": 8, "dtype": "float32", **measured}]}
+        assert http.post("/misses", json=body).status_code == 202
+
+    report(1, vendor_us=2.0)
+    assert looks == []
+    for m in (2, 3, 4):
+        report(m)
+    assert len(looks) == 1
+    twice = dataclasses.replace(best(problem(65)).baseline, median_us=1.25)
+    put(service.store, 65, baseline=twice)
+    for m in (5, 6):
+        report(m)
+    assert len(looks) == 2
+    listed = {one["problem"]["m"]: one["time_us"] for one in http.get("/misses").json()["items"]}
+    assert listed[5] / 5 == pytest.approx(listed[4] / 4 / 2, rel=0.1), "as fast as the latest winner tells"
+
+
+def test_a_scrape_reads_winners_only_after_they_changed(
+    app: FastAPI, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, asked, health = list[str](), list[object](), type(service.engine).health
+
+    def reads(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "best_config.provenance" in statement:
+            read.append(statement)
+
+    event.listen(service.store.engine, "before_cursor_execute", reads)
+    monkeypatch.setattr(type(service.engine), "health", lambda self: asked.append(1) or health(self))
+    http = TestClient(app, "http://localhost")
+    for m, times in ((66, 1), (67, 2)):
+        put(service.store, m)
+        read.clear()
+        for _ in range(2):
+            told = http.get("/metrics").text
+            assert f'tilewright_stale_entries{{reason="source-changed"}} {m - 63}.0' in told
+        assert len(read) == 1
+        assert len(asked) == 2 * times, "once a scrape"
+
+
+def test_the_first_lookups_read_the_winners_once(service: Service, read: list[int]) -> None:
+    found = at_once(lambda _: service.served.catalog(HOST_CLASS).lookup(problem(64), MatchLimits()).kind)
+    assert found == ["exact"] * ASKING
+    assert read == [3]
+
+
+class Held:
+    """Work that waits to be let go on."""
+
+    def __init__(self, work: Callable[..., Any], which: Callable[..., bool] = lambda *_: True) -> None:
+        self.begun, self.go_on, self._work, self._which = threading.Event(), threading.Event(), work, which
+
+    def __call__(self, *given: Any) -> Any:
+        if self._which(*given):
+            self.begun.set()
+            assert self.go_on.wait(20)
+        return self._work(*given)
+
+
+def test_lookups_go_on_while_winners_are_judged_anew(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(m: int) -> str:
+        entry = service.served.catalog(HOST_CLASS).lookup(problem(m), MatchLimits()).entry
+        return entry.staleness if entry else "none"
+
+    assert told(64) == "source-changed"
+    monkeypatch.setattr(ResultQuality, "state", lambda *_: "another driver")
+    monkeypatch.setattr(ResultQuality, "staleness_of", lambda *_: "driver-changed")
+    held = Held(winners.of_ids, lambda _session, ids: len(ids) > 1)
+    monkeypatch.setattr(winners, "of_ids", held)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(told, 64)
+        assert held.begun.wait(20)
+        assert told(64) == "source-changed"
+        put(service.store, 67)
+        assert told(67) == "driver-changed", "also what was committed since"
+        held.go_on.set()
+        assert reading.result(20) == "driver-changed"
+    assert [told(m) for m in (64, 65, 66, 67)] == ["driver-changed"] * 4
+
+
+def test_lookups_go_on_while_the_regret_is_estimated(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kind(m: int) -> str:
+        return service.served.catalog(HOST_CLASS).lookup(problem(m), MatchLimits()).kind
+
+    assert kind(64) == "exact"
+    held = Held(neighbours.estimate)
+    monkeypatch.setattr(neighbours, "estimate", held)
+    put(service.store, 67)
+    with ThreadPoolExecutor(1) as pool:
+        estimating = pool.submit(kind, 67)
+        assert held.begun.wait(20)
+        put(service.store, 68)
+        assert [kind(m) for m in (67, 68)] == ["exact", "exact"]
+        held.go_on.set()
+        assert estimating.result(20) == "exact"
 
 
 def test_nothing_is_kept_of_a_class_that_a_caller_made_up(app: FastAPI, service: Service) -> None:

@@ -237,7 +237,7 @@ def test_a_shift_that_stays_is_told_and_marked_until_it_is_gone(store: Store, wo
     assert event["now"]["power_limit_watts"] == 700.0
     with store.read() as session:
         assert drift.counts(session) == {"drift": 1}
-        assert [one[2] for one in winners.origins(session)] == [True]
+        assert [one[2] for one in winners.origins(session, samples.HOST_CLASS)] == [True]
     age(store)
     assert look(store, bench) == canary.TRIALS  # told once
     assert len(events(store)) == 1

@@ -14,6 +14,7 @@ import pytest
 from store_samples import best
 
 from kernels.registry import FAMILIES
+from service.gemm import estimates
 from service.gemm.estimates import Estimates
 from service.http import conditional
 from service.results import export, uploads
@@ -86,20 +87,23 @@ def test_what_to_run_and_what_the_race_can_tell(
 
 
 def test_an_estimate_is_bound_by_arithmetic_or_by_memory() -> None:
-    estimates = Estimates({DType.FLOAT16: 1e6}, other_flops=1e5, bandwidth=1e4)
+    rates = Estimates({DType.FLOAT16: 1e6}, other_flops=1e5, bandwidth=1e4)
     # 2 x 1000^3 operations at 1e6/us: 2000 us; its 6 MB take 600 us.
-    assert estimates.micros(GemmProblem(1000, 1000, 1000)) == pytest.approx(2000.0)
+    assert rates.micros(GemmProblem(1000, 1000, 1000)) == pytest.approx(2000.0)
     # One row: 2 x 10^6 operations take 2 us, but its 2,004,000 bytes take 200.4 us.
-    assert estimates.micros(GemmProblem(1, 1000, 1000)) == pytest.approx(200.4)
+    assert rates.micros(GemmProblem(1, 1000, 1000)) == pytest.approx(200.4)
     # Another type: 2e9 operations at 1e5/us.
-    assert estimates.micros(GemmProblem(1000, 1000, 1000, "float32")) == pytest.approx(20_000.0)
+    assert rates.micros(GemmProblem(1000, 1000, 1000, "float32")) == pytest.approx(20_000.0)
 
 
 def test_a_measured_time_is_taken() -> None:
-    estimates = Estimates({}, 1e5, 1e4)
-    measured = estimates.report(wire.MissReport(m=8, n=8, k=8, count=3, vendor_us=7.0))
+    timed = wire.MissReport(m=8, n=8, k=8, count=3, vendor_us=7.0)
+    [measured] = estimates.reports([timed], lambda: pytest.fail("nothing is to be estimated"))
     assert (measured.count, measured.time_us, measured.measured) == (3, 7.0, True)
-    assert not estimates.report(wire.MissReport(m=8, n=8, k=8)).measured
+    asked, missing = list[object](), wire.MissReport(m=8, n=8, k=8)
+    found = estimates.reports([timed, missing, missing], lambda: asked.append(1) or Estimates({}, 1e5, 1e4))
+    assert [one.measured for one in found] == [True, False, False]
+    assert len(asked) == 1
 
 
 def test_every_outcome_has_a_place_in_t4() -> None:
