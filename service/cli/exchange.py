@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from sqlalchemy.orm import Session
 
 from service.cli.admin import Service, asks_service, open_store, user
 from service.cli.options import Asked, asks
@@ -232,11 +231,7 @@ def delete_best(
         url,
         database_url,
         lambda client: client.delete_best(problem, device_class=target),
-        _noted(
-            lambda session: imports.remove_best(session, target, problem),
-            Action.DELETE_BEST,
-            f"{problem} on {target}",
-        ),
+        lambda store: _remove_best(store, target, problem),
     )
     _print_removed(removed, as_json)
 
@@ -252,7 +247,7 @@ def delete_problem(
         url,
         database_url,
         lambda client: client.delete_problem(_as_there(asked, client)),
-        _noted(lambda session: imports.remove_problem(session, problem), Action.DELETE_PROBLEM, str(problem)),
+        lambda store: staging.remove_problem(store, problem, user()),
     )
     _print_removed(removed, as_json)
 
@@ -277,18 +272,11 @@ def _removed(
         return Counts(**encode(here(store)))
 
 
-def _noted(
-    remove: Callable[[Session], RecordCounts], action: Action, target: str
-) -> Callable[[Store], RecordCounts]:
-    """Removes in one transaction, and notes it."""
-
-    def removing(store: Store) -> RecordCounts:
-        with store.begin() as session:
-            removed = remove(session)
-            audit.note(session, user(), action, target, **encode(removed))
-            return removed
-
-    return removing
+def _remove_best(store: Store, target: str, problem: GemmProblem) -> RecordCounts:
+    with store.begin() as session:
+        removed = imports.remove_best(session, target, problem)
+        audit.note(session, user(), Action.DELETE_BEST, f"{problem} on {target}", **encode(removed))
+    return removed
 
 
 def _print_removed(removed: Counts, as_json: bool) -> None:

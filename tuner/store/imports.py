@@ -170,16 +170,28 @@ def remove_problem(session: Session, problem: GemmProblem) -> RecordCounts:
         InUse: a job of it waits or runs.
         StoreError: it has none.
     """
+    winners = remove_served(session, problem)
+    problem_id = _known(session, problem)
+    named = session.scalars(select(JobRow.id).where(_is_of(problem_id))).all()
+    trials = _remove_rows(session, problem_id)
+    left = set(session.scalars(select(LadderRow.job_id).where(LadderRow.job_id.in_(named))))
+    ids = [job_id for job_id in named if job_id not in left]
+    trials += remove_jobs(session, ids)
+    entities.remove_unnamed_problems(session, [problem_id])
+    return RecordCounts(jobs=len(ids), trials=trials, best=winners)
+
+
+def remove_served(session: Session, problem: GemmProblem) -> int:
+    """Take out the winners of a problem, those that wait to be raced, and its misses; gives how many winners
+    were in use.
+
+    Raises:
+        InUse: a job of it waits or runs.
+        StoreError: it has no results.
+    """
     alone(session)
-    problem_id = entities.find_problem(session, problem)
-    if problem_id is None:
-        raise StoreError(
-            f"{problem} has no results here; 'tilewright best' and 'tilewright jobs ls' list others"
-        )
-    rows = select(LadderRow.job_id).where(LadderRow.problem_id == problem_id)
-    this = or_(JobRow.problem_id == problem_id, JobRow.id.in_(rows))
-    found = session.execute(select(JobRow.id, JobRow.status).where(this, has_entered())).all()
-    for job_id, status in found:
+    problem_id = _known(session, problem)
+    for job_id, status in session.execute(select(JobRow.id, JobRow.status).where(_is_of(problem_id))):
         if not status.final:
             raise InUse(f"job {job_id} of {problem} is {status}; cancel it or wait for its end")
     for table in (MissRow, RetuneRow):
@@ -189,14 +201,38 @@ def remove_problem(session: Session, problem: GemmProblem) -> RecordCounts:
     entering = [import_id for import_id, state in staged if "into" not in state]
     waiting = delete(ImportedBestRow).where(ImportedBestRow.problem_id == problem_id)
     session.execute(waiting.where(ImportedBestRow.import_id.not_in(entering)))
-    winners = _remove_winners(session, BestConfigRow.problem_id == problem_id)
-    trials = _remove_rows(session, problem_id)
-    named = [job_id for job_id, _ in found]
-    left = set(session.scalars(select(LadderRow.job_id).where(LadderRow.job_id.in_(named))))
-    ids = [job_id for job_id in named if job_id not in left]
-    trials += remove_jobs(session, ids)
-    entities.remove_unnamed_problems(session, [problem_id])
-    return RecordCounts(jobs=len(ids), trials=trials, best=winners)
+    return _remove_winners(session, BestConfigRow.problem_id == problem_id)
+
+
+def jobs_of(session: Session, problem: GemmProblem) -> list[tuple[str, int | None]]:
+    """The jobs that go with a problem, and of those that have other rows of their ladder left, the ``m`` of
+    the row that goes.
+
+    Raises:
+        StoreError: it has no results.
+    """
+    problem_id = _known(session, problem)
+    of_job = LadderRow.job_id == JobRow.id
+    others = select(LadderRow.m).where(of_job, LadderRow.problem_id != problem_id).exists()
+    row = select(LadderRow.m).where(of_job, LadderRow.problem_id == problem_id).scalar_subquery()
+    found = session.execute(select(JobRow.id, row, others).where(_is_of(problem_id)))
+    return [(job_id, m if stays else None) for job_id, m, stays in found if m is not None or not stays]
+
+
+def _known(session: Session, problem: GemmProblem) -> int:
+    problem_id = entities.find_problem(session, problem)
+    if problem_id is None:
+        raise StoreError(
+            f"{problem} has no results here; 'tilewright best' and 'tilewright jobs ls' list others"
+        )
+    return problem_id
+
+
+def _is_of(problem_id: int) -> ColumnElement[bool]:
+    """The condition that a job is of a problem, or a row of its ladder is, and no import brings it just
+    now."""
+    rows = select(LadderRow.job_id).where(LadderRow.problem_id == problem_id)
+    return or_(JobRow.problem_id == problem_id, JobRow.id.in_(rows)) & has_entered()
 
 
 def _remove_rows(session: Session, problem_id: int) -> int:

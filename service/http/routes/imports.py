@@ -3,15 +3,12 @@ again, and who did so."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from sqlalchemy.orm import Session
 
 from service.errors import Kind, Refusal
-from service.http.deps import Service, ServiceDep, who
+from service.http.deps import ServiceDep, who
 from service.http.openapi import errors
 from service.http.views import (
     BIG_INT,
@@ -25,7 +22,6 @@ from service.http.views import (
 )
 from tilewright import wire
 from tilewright.schema.codec import encode, gathered
-from tilewright.schema.entries import RecordCounts
 from tuner.store import imports
 from tuner.store.access import audit, keys
 from tuner.store.access.audit import Action
@@ -111,37 +107,29 @@ def delete_best_config(
 ) -> wire.Counts:
     """Take out the winner of a problem: the vendor library runs until it is tuned again."""
     problem = query.to_problem()
-    remove = partial(imports.remove_best, target=query.target, problem=problem)
-    named = f"{problem} on {query.target}"
-    return _removed(service, Kind.NOT_TUNED, remove, who(request), Action.DELETE_BEST, named)
+    try:
+        with service.store.begin() as session:
+            removed = encode(imports.remove_best(session, query.target, problem))
+            audit.note(session, who(request), Action.DELETE_BEST, f"{problem} on {query.target}", **removed)
+    except StoreError as error:
+        raise Refusal(Kind.NOT_TUNED, str(error)) from error
+    return wire.Counts(**removed)
 
 
 @router.delete(
     "/problems",
     operation_id="delete_problem",
-    responses=errors(Kind.NOT_FOUND, Kind.INVALID_PROBLEM, Kind.IN_USE),
+    responses=errors(Kind.NOT_FOUND, Kind.INVALID_PROBLEM, Kind.IN_USE, Kind.NOT_READY),
 )
 def delete_problem(
     query: Annotated[wire.ProblemQuery, Query()], service: ServiceDep, request: Request
 ) -> wire.Counts:
     """Take out a problem on all devices: its jobs, trials, winners and misses."""
     problem = query.to_problem()
-    remove = partial(imports.remove_problem, problem=problem)
-    return _removed(service, Kind.NOT_FOUND, remove, who(request), Action.DELETE_PROBLEM, problem)
-
-
-def _removed(
-    service: Service,
-    unknown: Kind,
-    remove: Callable[[Session], RecordCounts],
-    asker: str,
-    action: Action,
-    target: object,
-) -> wire.Counts:
     try:
-        with service.store.begin() as session:
-            removed = encode(remove(session))
-            audit.note(session, asker, action, target, **removed)
-            return wire.Counts(**removed)
+        removed = staging.remove_problem(service.store, problem, who(request), service.engine.stopping)
+        return wire.Counts(**encode(removed))
+    except staging.BrokeOff as error:
+        raise Refusal(Kind.NOT_READY, str(error)) from error
     except StoreError as error:
-        raise Refusal(Kind.IN_USE if isinstance(error, InUse) else unknown, str(error)) from error
+        raise Refusal(Kind.IN_USE if isinstance(error, InUse) else Kind.NOT_FOUND, str(error)) from error

@@ -19,7 +19,7 @@ from engine_lab import FakeBench
 from fastapi.testclient import TestClient
 from large_export import job_line, large_export, trial_lines
 from signers import signer
-from sqlalchemy import select, text, update
+from sqlalchemy import func, select, text, update
 from store_samples import ENTERED, HOST, HOST_CLASS, artifact, best, problem, request, trial
 
 from service.engine import device_queue
@@ -36,9 +36,18 @@ from tuner.store import entities, exchange, imports, jobs, records, trials
 from tuner.store.access import audit, keys
 from tuner.store.database import Store, StoreError, WritersBusy
 from tuner.store.exchange import ArtifactData, EndedJob, Signed, TrialOfJob, Winner
-from tuner.store.models import ArtifactRow, BestConfigRow, ImportedBestRow, ImportRow, JobRow
-from tuner.store.queue import imported, owners
+from tuner.store.models import (
+    ArtifactRow,
+    BestConfigRow,
+    EventRow,
+    ImportedBestRow,
+    ImportRow,
+    JobRow,
+    TrialRow,
+)
+from tuner.store.queue import claims, imported, owners
 from tuner.store.records import utc_now
+from tuner.store.trials import JobRecorder
 from tuner.store.upkeep import check, staging
 from tuner.store.upkeep.retention import Kind, prune
 
@@ -353,7 +362,7 @@ def test_what_is_deleted_shows_no_more_and_goes_in_small_steps(
         return step(*arguments)
 
     monkeypatch.setattr(staging, "_step", watched)
-    monkeypatch.setattr(staging, "_TRIALS", 24)
+    monkeypatch.setattr(staging, "_ROWS", 24)
     assert staging.remove(store, import_id, "me") == RecordCounts(jobs=1, trials=ALL)
     assert len(shown) > ALL / 24
     assert set(shown) == {0}
@@ -564,3 +573,93 @@ def test_a_damaged_one_is_named_and_set_aside_and_all_others_are_settled(
         assert imports.remove_problem(session, request().problem).jobs == 1
     staging.remove(store, "0" * 32, "me")
     assert staged(store) == []
+
+
+def tuned_here(store: Store, ladder: tuple[int, ...] = ()) -> str:
+    """A job that ended, with as many trials as :data:`ALL`, and a winner."""
+    with store.begin() as session:
+        job, _ = jobs.submit(session, dataclasses.replace(request(), ladder=ladder), HOST)
+        claims.claim(session, HOST_CLASS, "me")
+    recorder, rows = JobRecorder(store, job.id), ladder or (None,)
+    for number in range(ALL):
+        recorder.add_trial(dataclasses.replace(trial(number), m=rows[number % len(rows)]), artifact())
+    recorder.set_best(best(request().problem), artifact())
+    with store.begin() as session:
+        jobs.finish(session, job.id, JobStatus.SUCCEEDED)
+    return job.id
+
+
+def left(store: Store) -> tuple[int, int, int]:
+    """How many winners, trials and events there are."""
+    with store.read() as session:
+        of = (BestConfigRow, TrialRow, EventRow)
+        return tuple(session.scalars(select(func.count()).select_from(one)).one() for one in of)
+
+
+def test_a_problem_goes_in_small_steps_and_what_is_served_of_it_first(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned_here(store)
+    short, seen = staging._short, [left(store)]
+
+    def watched(*arguments: Any) -> Any:
+        seen.append(left(store))
+        return short(*arguments)
+
+    monkeypatch.setattr(staging, "_short", watched)
+    monkeypatch.setattr(staging, "_ROWS", 24)
+    assert staging.remove_problem(store, request().problem, "me") == RecordCounts(1, ALL, 0, 1)
+    winners_left, trials_left, events_left = zip(*seen, strict=True)
+    assert [*winners_left[:2], *trials_left[:2]] == [1, 0, ALL, ALL]
+    assert max(before - after for before, after in itertools.pairwise(trials_left)) == 24
+    assert max(before - after for before, after in itertools.pairwise(events_left)) == 24
+    assert seen[-1] == left(store) == (0, 0, 0)
+    with store.read() as session:
+        [told] = [entry for entry in audit.listing(session) if entry.action == "delete problem"]
+    assert (told.who, told.target, told.data["trials"]) == ("me", str(request().problem), ALL)
+    with pytest.raises(StoreError, match="has no results here"):
+        staging.remove_problem(store, request().problem, "me")
+
+
+@pytest.mark.parametrize("ends", ["the service stops", "a job is queued"])
+def test_a_deletion_of_a_problem_that_broke_off_goes_on_when_it_is_asked_for_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    tuned_here(store)
+    deleted, stopping, new = staging._deleted, threading.Event(), list[str]()
+
+    def ending(*arguments: Any) -> Iterator[int]:
+        for count in deleted(*arguments):
+            if ends == "the service stops":
+                stopping.set()
+            elif not new:
+                with store.begin() as session:
+                    new.append(jobs.submit(session, request(seed=1), HOST)[0].id)
+            yield count
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "_deleted", ending)
+        patch.setattr(staging, "_ROWS", 24)
+        with pytest.raises(imports.InUse if ends == "a job is queued" else staging.BrokeOff):
+            staging.remove_problem(store, request().problem, "me", stopping)
+    assert left(store)[:2] == (0, 0 if new else ALL - 24)
+    with store.begin() as session:
+        for job_id in new:
+            jobs.finish(session, job_id, JobStatus.CANCELLED)
+    again = staging.remove_problem(store, request().problem, "me")
+    assert again == RecordCounts(jobs=1 + len(new), trials=0 if new else ALL - 24)
+    assert left(store) == (0, 0, 0)
+
+
+def test_a_row_of_a_ladder_goes_with_its_trials_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = tuned_here(store, ladder=(16, request().problem.m))
+    monkeypatch.setattr(staging, "_ROWS", 24)
+    events = left(store)[2]
+    gone = staging.remove_problem(store, request().problem, "me")
+    assert gone == RecordCounts(trials=ALL // 2, best=1)
+    assert numbers(store, job_id) == list(range(0, ALL, 2))
+    assert left(store) == (0, ALL // 2, events)
+    with pytest.raises(StoreError):
+        staging.remove_problem(store, problem(9999), "me")
+    assert staging.remove_problem(store, problem(16), "me") == RecordCounts(jobs=1, trials=ALL // 2)
+    assert left(store) == (0, 0, 0)

@@ -1,4 +1,6 @@
-"""Imports and deletions of imports in short transactions, each visible as a whole or not at all.
+"""Imports, and deletions of imports and problems, in short transactions.
+
+An import, and the deletion of one, is visible as a whole or not at all.
 
 Until an import ends, its rows are kept under an import id of their own, apart from its final id. An import
 that does not end is rolled back. An import that has ended, but whose process died before its winners were
@@ -22,21 +24,22 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, delete, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, delete, func, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tilewright.schema.codec import encode
 from tilewright.schema.entries import Import, RecordCounts
-from tuner.store import best, imports
+from tilewright.schema.problem import GemmProblem
+from tuner.store import best, entities, imports
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
 from tuner.store.best import Merged
 from tuner.store.database import Store, StoreError, insert_row
-from tuner.store.models import ImportRow, JobRow, TrialRow
+from tuner.store.models import EventRow, ImportRow, JobRow, TrialRow
 from tuner.store.queue import owners
 from tuner.store.records import RowReader, Unreadable, utc_now
 
-_TRIALS, _JOBS, _KERNELS = 1000, 20, 20  # that one transaction deletes
+_ROWS, _JOBS, _KERNELS = 1000, 20, 20  # that one transaction deletes
 _WINNERS = 50  # that one transaction merges
 _GIVEN_UP = timedelta(hours=1)
 _owner = functools.cache(owners.new_owner)
@@ -135,6 +138,44 @@ def remove(store: Store, import_id: str, who: str, stopping: threading.Event | N
     return removed
 
 
+def remove_problem(
+    store: Store, problem: GemmProblem, who: str, stopping: threading.Event | None = None
+) -> RecordCounts:
+    """Take out all results of a problem: what is served of it and its misses at once, the rest in small
+    steps.
+
+    A stop in between leaves no winner of the problem, and its jobs with a part of their trials and events; a
+    job of it that is queued meanwhile leaves the same, and :class:`~tuner.store.imports.InUse` is raised. It
+    is safe to call this again, which deletes the rest. An import on its way in keeps what it brought.
+
+    Args:
+        who: asked for it, as the audit log has it.
+        stopping: ends it after a step.
+
+    Raises:
+        BrokeOff: ``stopping`` was set before its end.
+        InUse: a job of the problem waits or runs.
+        StoreError: it has no results.
+    """
+    with store.begin() as session:
+        winners = imports.remove_served(session, problem)
+        jobs = imports.jobs_of(session, problem)
+        entry = audit.note(session, who, Action.DELETE_PROBLEM, problem, best=winners)
+    step, taken = functools.partial(_short, store, str(problem), stopping), Counter[str]()
+    for job_id, m in jobs:
+        _delete_trials(step, taken, job_id, *(() if m is None else _of_row(store, job_id, m)))
+        if m is None:
+            sum(_deleted(step, EventRow.id, job_id))
+    with step() as session:
+        # NOTE: none are left if others deleted it, or a prune found that nothing named it any more.
+        is_left = entities.find_problem(session, problem) is not None
+        rest = imports.remove_problem(session, problem) if is_left else RecordCounts()
+        trials = rest.trials + taken["trials"]
+        removed = dataclasses.replace(rest, trials=trials, best=rest.best + winners)
+        audit.amend(session, entry, **encode(removed))
+    return removed
+
+
 def settle(store: Store, staged_id: str, stopping: threading.Event | None = None) -> None:
     """Take an import back, or bring it to its end if it shows already; nothing if another process did.
 
@@ -220,7 +261,7 @@ def _take_steps(
     for job_id in ids:
         _delete_trials(step, taken, job_id)
     for job_id, first, last in joined:
-        _delete_trials(step, taken, job_id, first, last)
+        _delete_trials(step, taken, job_id, TrialRow.number.between(first, last))
     while ids:
         with step() as session:
             ids = list(session.scalars(own.limit(_JOBS)))
@@ -235,43 +276,66 @@ def _take_steps(
         imports.remove(session, staged_id)
 
 
-def _delete_trials(
-    step: _Step, taken: Counter[str], job_id: str, first: int = 0, last: int = 2**31 - 1
-) -> None:
-    some = select(TrialRow.number).where(TrialRow.job_id == job_id, TrialRow.number.between(first, last))
-    gone = delete(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number.in_(some.limit(_TRIALS)))
-    count = _TRIALS
-    while count == _TRIALS:
-        with step() as session:
-            found = session.execute(
-                gone.returning(TrialRow.number), execution_options={"synchronize_session": False}
-            ).all()
-        count = len(found)
+def _delete_trials(step: _Step, taken: Counter[str], job_id: str, *among: ColumnElement[bool]) -> None:
+    for count in _deleted(step, TrialRow.number, job_id, *among):
         taken["trials"] += count
+
+
+def _deleted(
+    step: _Step, key: InstrumentedAttribute[int], job_id: str, *among: ColumnElement[bool]
+) -> Iterator[int]:
+    """Delete rows of a job in the order of a key; gives how many each step deleted."""
+    table, after, count = key.class_, -1, _ROWS
+    while count == _ROWS:
+        some = select(key).where(table.job_id == job_id, key > after, *among).order_by(key).limit(_ROWS)
+        gone = delete(table).where(table.job_id == job_id, key.in_(some)).returning(key)
+        with step() as session:
+            found = session.scalars(gone, execution_options={"synchronize_session": False}).all()
+        count, after = len(found), max(found, default=after)
+        yield count
+
+
+def _of_row(store: Store, job_id: str, m: int) -> tuple[ColumnElement[bool], ...]:
+    """The conditions that a trial of a job is of a row of its ladder."""
+    of_row = TrialRow.m == m
+    # NOTE: no step goes through the trials beyond these, as no index has the row.
+    ends = select(func.min(TrialRow.number), func.max(TrialRow.number))
+    with store.read() as session:
+        first, last = session.execute(ends.where(TrialRow.job_id == job_id, of_row)).one()
+    return of_row, TrialRow.number.between(first or 0, last or 0)
 
 
 @contextlib.contextmanager
 def _step(store: Store, staged_id: str, stopping: threading.Event | None) -> Iterator[Session]:
-    """A short transaction that holds the lock on results; a pause of the same length follows for other
-    writers.
+    """A step of an import's deletion, see :func:`_short`, which tells that this process is at it.
 
     Raises:
         BrokeOff: ``stopping`` is set.
         _Settled: the import is gone, or was brought again.
     """
-    if stopping and stopping.is_set():
-        raise BrokeOff(
-            f"the service stops before what is left of import {staged_id} is gone; ask again once it runs"
-        )
-    with store.begin() as session:
-        session.connection()  # which waits for the lock of SQLite
-        imports.alone(session)
-        started = time.monotonic()
+    with _short(store, f"import {staged_id}", stopping) as session:
         row = session.get(ImportRow, staged_id)
         if row is None or row.staged is None:
             raise _Settled
         row.staged = row.staged | _state(row.staged["joined"])
         session.flush()
+        yield session
+
+
+@contextlib.contextmanager
+def _short(store: Store, going: str, stopping: threading.Event | None) -> Iterator[Session]:
+    """A short transaction that holds the lock on results; a pause of the same length follows for other
+    writers.
+
+    Raises:
+        BrokeOff: ``stopping`` is set before all of ``going`` is gone.
+    """
+    if stopping and stopping.is_set():
+        raise BrokeOff(f"the service stops before what is left of {going} is gone; ask again once it runs")
+    with store.begin() as session:
+        session.connection()  # which waits for the lock of SQLite
+        imports.alone(session)
+        started = time.monotonic()
         yield session
     time.sleep(time.monotonic() - started)
 
