@@ -31,6 +31,7 @@ _TRIALS = 100
 _IMPORTED_TRIALS = 16  # few: imported configs are tried first
 AGAIN_S = 60.0
 _AT_ONCE = 100  # in one transaction, so that other writers come between
+_Key = tuple[str, GemmProblem]
 log = logging.getLogger("tilewright.retune")
 
 
@@ -54,12 +55,18 @@ class StaleResult:
         found = stored.best
         return cls(found.device_class, found.problem, found.timing.median_us, stored.created)
 
+    @property
+    def key(self) -> _Key:
+        """Its device class and problem, which later races have too."""
+        return self.device_class, self.problem
+
 
 class StaleResults:
     """Notes each stale result once in the life of this service; safe to share.
 
-    If a result could not be noted, because the list of misses is full or the database fails, that is tried
-    again when the result is served a minute later.
+    It remembers one result for each problem of a device class. If a result could not be noted, because the
+    list of misses is full or the database fails, that is tried again when the result is served a minute
+    later.
     """
 
     def __init__(self, store: Store, settings: Settings, state_of: Callable[[str], str]) -> None:
@@ -67,12 +74,13 @@ class StaleResults:
         self._store = store
         self._settings = settings
         self._state_of = state_of
-        self._not_before: dict[StaleResult, float] = {}
+        self._noted: dict[_Key, tuple[StaleResult, float]] = {}  # not to be noted again before a time
         self._lock = threading.Lock()
 
     def is_due(self, result: StaleResult) -> bool:
         """Whether a stale result that is served is to be noted; costs no lock."""
-        return self._not_before.get(result, 0.0) <= time.monotonic()
+        noted, not_before = self._noted.get(result.key, (None, 0.0))
+        return noted != result or not_before <= time.monotonic()
 
     def served(self, stale: Sequence[StaleResult]) -> None:
         """Note stale results that were served."""
@@ -84,11 +92,10 @@ class StaleResults:
                 self._note(device_class, results[start : start + _AT_ONCE])
 
     def _take(self, result: StaleResult) -> bool:
-        now = time.monotonic()
         with self._lock:
-            due = self._not_before.get(result, 0.0) <= now
+            due = self.is_due(result)
             if due:
-                self._not_before[result] = now + AGAIN_S
+                self._noted[result.key] = result, time.monotonic() + AGAIN_S
         return due
 
     def _note(self, device_class: str, results: Sequence[StaleResult]) -> None:
@@ -97,7 +104,7 @@ class StaleResults:
             kept = misses.note(session, device_class, reports, self._settings.max_misses, MissReason.STALE)
             misses.ask(session, device_class, kept, self._state_of(device_class))
         with self._lock:
-            self._not_before |= {one: math.inf for one in results if one.problem in kept}
+            self._noted |= {one.key: (one, math.inf) for one in results if one.problem in kept}
 
 
 def queue_stalest(store: Store, bench: Bench, settings: Settings) -> bool:

@@ -199,8 +199,8 @@ def _t4(source: IO[bytes]) -> Iterator[Named]:
         own = item.get("tilewright") if isinstance(item, dict) else None
         if not isinstance(own, dict):
             raise BadLine(
-                f"{name}: no member 'tilewright', which tells problem, device and provenance; import a T4 file"
-                " that tilewright exported"
+                f"{name}: no member 'tilewright', which tells problem, device and provenance; import a T4"
+                " file that tilewright exported"
             )
         job = record(name, _storable(name, own.get("job")))
         trial = record(name, _storable(name, own.get("trial")))
