@@ -80,12 +80,16 @@ def python_blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-PYTHON = [block for page in (README, DOCS / "api.md") for block in python_blocks(page)]
+_ARRAYS = """
+import numpy as np, tilewright
+tw = tilewright.Client("http://127.0.0.1:8080")
+a, b, out, bias = np.ones((64, 64), "f4"), np.ones((64, 64), "f4"), np.ones((64, 64), "f4"), np.ones(64, "f4")
+"""
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = start(tmp_path_factory.mktemp("service"))
+    server = start(tmp_path_factory.mktemp("service"), shared_memory=True)
     yield server.url
     finish(server)
 
@@ -268,10 +272,20 @@ def test_commands_run_in_their_order(page: Path, url: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("block", PYTHON)
+@pytest.mark.parametrize("block", python_blocks(README))
 def test_python_examples_run(block: str, url: str) -> None:
     assert LOCAL in block
     assert _run([sys.executable, "-c", block.replace(LOCAL, url)], os.environ).stdout
+
+
+@pytest.mark.long
+def test_python_examples_of_the_client_run(url: str, tmp_path: Path) -> None:
+    """Those for NumPy, one after the other, on small arrays; tests/unit/client has those for torch."""
+    blocks = [block for block in python_blocks(DOCS / "client.md") if "torch.use" not in block]
+    assert len(blocks) == 2
+    script = "\n".join([_ARRAYS, *blocks]).replace("4096", "64").replace("float16", "float32")
+    here = script.replace("http://tuning.example:8080", url).replace(LOCAL, url)
+    assert _run([sys.executable, "-c", here], {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}).stdout
 
 
 def test_ci_is_make_test_all() -> None:
