@@ -13,8 +13,8 @@ from tilewright.artifact import bundle
 from tilewright.schema.config_set import ConfigSet
 from tilewright.schema.kernel import Preconditions
 from tilewright.schema.problem import GemmProblem
+from tuner.measure.between_races import Figure
 from tuner.store import entities
-from tuner.store.between_races import Figure
 from tuner.store.database import Store
 
 _PART = 32  # artifacts that are in memory at once

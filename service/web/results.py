@@ -16,7 +16,7 @@ from tilewright import __version__
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import BestConfig, Trial
-from tuner.store.between_races import BETWEEN_RACES, Figure
+from tuner.measure.between_races import BETWEEN_RACES, Figure
 from tuner.store.records import utc_now
 from tuner.store.reports.winners import Headline
 

@@ -29,8 +29,8 @@ from tilewright.schema.trial import Outcome
 from tilewright.wire.requests import TuneBody
 from tuner.job import selection
 from tuner.measure import interleave, operands, race, timing, vendor
+from tuner.measure.between_races import BETWEEN_RACES
 from tuner.measure.stats import BEHIND, CONFIDENCE, PERIODS_MISLEAD
-from tuner.store.between_races import BETWEEN_RACES
 from tuner.store.faults import drift
 from tuner.store.models import Base
 from tuner.workers import bench, recovery

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -152,16 +153,19 @@ def test_a_decidedly_better_winner_stays(store: Store) -> None:
         assert winners.merge(session, best(problem(), speedup=1.5), later, TRUSTED) == "known"
 
 
-def test_a_winner_within_the_spread_between_races_is_not_decidedly_better(store: Store) -> None:
-    """Though its interval lies above that of the later one."""
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_winners_that_are_merged_in_any_order_end_with_the_best(store: Store, order: tuple[int, ...]) -> None:
+    """Each lies within the spread between races of the next."""
     narrow = [
         dataclasses.replace(best(problem(), speedup=one), speedup_low=one - 0.01, speedup_high=one + 0.01)
-        for one in (1.55, 1.5)
+        for one in (1.65, 1.56, 1.48)
     ]
     with store.begin() as session:
         entities.put_artifact(session, artifact())
-        assert winners.merge(session, narrow[0], THEN, TRUSTED) == "in use"
-        assert winners.merge(session, narrow[1], THEN + timedelta(days=1), TRUSTED) == "in use"
+        for day in order:
+            winners.merge(session, narrow[day], THEN + timedelta(days=day), TRUSTED)
+        [kept] = winners.exact(session, narrow[0].device_class, problem())
+        assert kept.best.speedup == 1.65
 
 
 def test_a_disturbed_winner_of_another_store_takes_nothing_away(store: Store) -> None:

@@ -25,7 +25,6 @@ from tilewright.schema.kernel import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance
 from tuner.store import entities, exchange, records, sets
-from tuner.store.between_races import Figure
 from tuner.store.database import StoreError, insert_new, insert_or_update, parts
 from tuner.store.faults import quarantine
 from tuner.store.imports import alone
@@ -66,10 +65,10 @@ def put(session: Session, best: BestConfig) -> bool:
 def merge(session: Session, best: BestConfig, created: datetime, entering: Import) -> Merged:
     """Keep the winner of a race that another store ran.
 
-    A winner of a trusted import whose artifact is stored comes into use if it is decidedly better than the
-    stored winner, as a full one is than a quick one, or later and not decidedly worse. So stores that merge
-    each other's winners end with the same one. It never replaces a winner that was raced here. Any other
-    imported winner waits to be built and raced here.
+    A winner of a trusted import whose artifact is stored comes into use if it is better than the stored
+    winner by its whole interval, or as a full one is than a quick one, or later and not worse so. So stores
+    that merge each other's winners end with the same one. It never replaces a winner that was raced here. Any
+    other imported winner waits to be built and raced here.
     """
     here = exact(session, best.device_class, best.problem)
     raced_here = any(stored.import_id is None for stored in here)
@@ -138,16 +137,15 @@ def _replace(session: Session, best: BestConfig, created: datetime, import_id: s
 
 
 def _outdoes(earlier: BestConfig, later: BestConfig) -> bool:
-    """Whether the earlier winner is decidedly better: by its kind of race, or by a speed-up that is higher by
-    more than races of one kernel differ."""
+    """Whether the earlier winner is better: by its kind of race, or by the whole of its interval. So winners
+    that are merged in any order end with the same one, though another race might rank them otherwise."""
     if earlier.timing.disturbed or later.timing.disturbed:
         return not earlier.timing.disturbed
     was, now = earlier.provenance, later.provenance
     if was.quick is not now.quick:
         return now.quick
     comparable = (was.driver, was.method) == (now.driver, now.method)
-    speedups = [Figure(one.speedup, one.speedup_low, one.speedup_high) for one in (earlier, later)]
-    return comparable and speedups[0].over(speedups[1]).low > 1.0
+    return comparable and earlier.speedup_low > later.speedup_high
 
 
 def exact(session: Session, target: str, problem: GemmProblem) -> list[StoredBest]:

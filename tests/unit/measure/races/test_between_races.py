@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.common.results import RESULTS
-from tuner.store.between_races import BETWEEN_RACES, Figure
+from tuner.measure.between_races import BETWEEN_RACES, Figure
 
 PUBLISHED = RESULTS / "suite-v3-sm_90-132sm-85gb-700w-bfloat16.json"
 SAME = ("m", "n", "k", "layout", "accumulate", "kernel")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# By which factor figures of one kernel from two races may differ, on one GPU or two of a class. With it, over
-# 99 of 100 pairs of times and 50 of 51 pairs of speed-ups, on H100s and H200s, decide nothing
+# By which factor times of one kernel from two races may differ, on one GPU or two of a class: chosen on H100s
+# and H200s, so that over 99 of 100 pairs of their races decide nothing, and not looked at on CPUs
 # (benchmarks/lab/2026-11-30-between-races.md).
 BETWEEN_RACES = 1.07
 
