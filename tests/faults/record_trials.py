@@ -36,7 +36,7 @@ def main() -> None:
     store = Store.open(sys.argv[1])
     store.migrate()
     with store.begin() as session:
-        claims.requeue_lost(session, DEVICE_CLASS)
+        claims.requeue_lost(session, DEVICE_CLASS, claims.LeaseWatch(30.0, 4.0))
         job = claims.claim(session, DEVICE_CLASS, new_owner())
     if job is None:
         raise SystemExit("the interrupted job was not given back")

@@ -94,7 +94,7 @@ def test_the_job_comes_back_with_its_trials(path: Path) -> None:
     _, committed = record_until_killed(path, 0.2)
     with store.begin() as session:
         assert claims.claim(session, HOST.device_class.id, "new server") is None
-        assert claims.requeue_lost(session, HOST.device_class.id) == [job.id]
+        assert claims.requeue_lost(session, HOST.device_class.id, claims.LeaseWatch(30.0, 4.0)) == [job.id]
         claimed = claims.claim(session, HOST.device_class.id, "new server")
     assert claimed is not None
     assert (claimed.id, claimed.attempt, claimed.request) == (job.id, 2, job.request)

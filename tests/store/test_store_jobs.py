@@ -9,8 +9,10 @@ import dataclasses
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from databases import opened
@@ -264,9 +266,16 @@ def claimed(store: Store, owner: str, lease_s: float = 30.0) -> JobRecord:
     return job
 
 
-def take_over(store: Store) -> list[str]:
+class Expired(claims.LeaseWatch):
+    """A watch to which every lease has ended."""
+
+    def ended(self, leases: Iterable[Any]) -> list[Any]:
+        return list(leases)
+
+
+def take_over(store: Store, of: type[claims.LeaseWatch] = claims.LeaseWatch) -> list[str]:
     with store.begin() as session:
-        return claims.requeue_lost(session, HOST_CLASS)
+        return claims.requeue_lost(session, HOST_CLASS, of(30.0, 4.0))
 
 
 def seconds_left(store: Store, job_id: str) -> float:
@@ -299,7 +308,7 @@ def test_a_job_whose_lease_ended_is_taken_over_and_its_holder_locked_out(store: 
     holder = JobRecorder(store, job.id)
     lapse(store, job.id)
     holder.add_trial(trial(0), None)  # nobody took it yet: its work is still welcome
-    assert take_over(store) == [job.id]
+    assert take_over(store, Expired) == [job.id]
     with pytest.raises(JobTaken):
         holder.add_trial(trial(1), None)
     with store.begin() as session:
@@ -315,10 +324,9 @@ def test_a_job_whose_lease_ended_is_taken_over_and_its_holder_locked_out(store: 
 
 def test_a_suspended_machine_takes_no_job_from_a_holder_that_could_not_renew(store: Store) -> None:
     """The clock of the leases goes on meanwhile, that of the process may not."""
-    job, watch = claimed(store, "on another machine"), claims.LeaseWatch(30.0, 4.0)
+    job = claimed(store, "on another machine")
     lapse(store, job.id)
-    with store.begin() as session:
-        assert claims.requeue_lost(session, HOST_CLASS, watch) == []
+    assert take_over(store) == []
     with store.begin() as session:
         claims.renew(session, job.id, job.attempt)
 
@@ -371,17 +379,16 @@ def test_a_lease_that_ends_later_than_any_may_has_ended(store: Store) -> None:
     """Earlier releases counted those in a SQLite file from 1970."""
     job = claimed(store, "on another machine")
     with store.begin() as session:
-        far = {"lease_until": utc_now() + timedelta(days=1)}
+        far = {"lease_until": utc_now() + timedelta(days=1), "lease_s": None}
         session.execute(update(JobRow).where(JobRow.id == job.id).values(far))
-    assert take_over(store) == [job.id]
+    assert take_over(store, Expired) == [job.id]
 
 
 def test_a_lost_job_that_was_to_stop_is_cancelled(store: Store) -> None:
     job = claimed(store, "on another machine")
     with store.begin() as session:
         jobs.request_cancel(session, job.id)
-    lapse(store, job.id)
-    assert take_over(store) == []
+    assert take_over(store, Expired) == []
     with store.read() as session:
         ended = jobs.get(session, job.id)
     assert ended is not None

@@ -146,7 +146,7 @@ def claim_all(_):
     for turn in itertools.count():
         with store.begin() as session:
             if turn % 10 == 0:
-                claims.requeue_lost(session, sys.argv[2])
+                claims.requeue_lost(session, sys.argv[2], claims.LeaseWatch(30.0, 4.0))
             job = claims.claim(session, sys.argv[2], owner)
         if job is None:
             return mine

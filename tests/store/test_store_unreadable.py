@@ -203,6 +203,17 @@ def test_damaged_json_costs_its_own_row_only(tmp_path: Any) -> None:
     store.close()
 
 
+def test_a_damaged_event_keeps_no_job_from_being_given_back(sqlite_databases: Databases) -> None:
+    with opened(sqlite_databases.empty()) as store:
+        store.migrate()
+        ids = [submit(store, samples.problem(m)) for m in (1, 2)]
+        with store.begin() as session:
+            assert claims.claim(session, HOST_CLASS, "me")
+        damage(store, "UPDATE event SET data = '{' WHERE job_id = :id", id=ids[0])
+        with store.begin() as session:
+            assert claims.requeue_interrupted(session, HOST_CLASS, "me") == ids[:1]
+
+
 def test_a_kernel_that_says_nothing_sound_of_its_needs_is_passed_over(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -42,9 +42,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def take_over(store: Store) -> list[str]:
+def take_over(store: Store, watch: claims.LeaseWatch) -> list[str]:
     with store.begin() as session:
-        return claims.requeue_lost(session, HOST_CLASS)
+        return claims.requeue_lost(session, HOST_CLASS, watch)
 
 
 @pytest.mark.parametrize("jump_s", JUMPS_S)
@@ -54,8 +54,8 @@ def test_a_lease_lasts_as_long_as_it_says(store: Store, clock: Clock, jump_s: fl
         jobs.submit(session, request(), HOST)
         job = claims.claim(session, HOST_CLASS, "on another machine", lease_s=0.5)
     after = time.monotonic()
-    clock.jump = timedelta(seconds=jump_s)
-    while not (found := take_over(store)):
+    watch, clock.jump = claims.LeaseWatch(0.5, look_s=1.0), timedelta(seconds=jump_s)
+    while not (found := take_over(store, watch)):
         assert time.monotonic() < after + 0.5 + SLACK_S
         time.sleep(0.05)
     assert job is not None
@@ -76,8 +76,9 @@ def test_each_job_runs_once_while_the_clock_jumps(store: Store, clock: Clock) ->
             clock.jump = timedelta(seconds=chosen.choice(JUMPS_S))
 
     def seek() -> None:
+        watch = claims.LeaseWatch(LEASE_S, look_s=1.0)
         while not ended.wait(0.03):
-            lost.update(take_over(store))
+            lost.update(take_over(store, watch))
 
     def work(worker: int) -> int:
         done = 0
@@ -118,10 +119,11 @@ def test_who_lost_a_job_writes_nothing_more(store: Store, clock: Clock, jump_s: 
         jobs.submit(session, request(), HOST)
         first = claims.claim(session, HOST_CLASS, "one machine", lease_s=0.2)
     assert first is not None
-    late = JobRecorder(store, first.id)
+    late, watch = JobRecorder(store, first.id), claims.LeaseWatch(0.2, look_s=60.0)
     clock.jump = timedelta(seconds=jump_s)
+    assert take_over(store, watch) == []
     time.sleep(0.3)
-    assert take_over(store) == [first.id]
+    assert take_over(store, watch) == [first.id]
     with store.begin() as session:
         second = claims.claim(session, HOST_CLASS, "another machine", lease_s=60.0)
     assert second is not None
@@ -173,8 +175,7 @@ def test_the_clock_of_a_database_server_ends_no_lease_and_keeps_none(store: Stor
 
     def look() -> list[str]:
         time.sleep(0.05)
-        with store.begin() as session:
-            return claims.requeue_lost(session, HOST_CLASS, watch)
+        return take_over(store, watch)
 
     for number in range(6):
         server.jump(JUMPS_S[number % 3])

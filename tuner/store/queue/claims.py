@@ -43,7 +43,7 @@ LEASE_S = 30.0
 _LONGEST_LEASE_S = 2 * 3600.0  # twice what the settings allow
 _MOST_STARTS = 20
 _STUCK = (
-    f"it was started {_MOST_STARTS} times and interrupted each time before it had one more trial; look in "
+    f"it was started {_MOST_STARTS} times and interrupted each time before it had one more result; look in "
     "the service's log for what ends it, then submit it again"
 )
 
@@ -151,8 +151,8 @@ def renew(session: Session, job_id: str, attempt: int, lease_s: float = LEASE_S)
 def requeue_interrupted(session: Session, device_class: str, owner: str) -> list[str]:
     """Queue again the jobs that an owner claimed and no longer works on; returns their ids, oldest first.
 
-    Jobs that were asked to stop are cancelled instead; jobs that were interrupted 20 times without a trial in
-    between fail.
+    Jobs that were asked to stop are cancelled instead; jobs that were interrupted 20 times without a result
+    in between fail.
     """
     return _requeue(session, device_class, JobRow.owner == owner)
 
@@ -181,28 +181,18 @@ class LeaseWatch:
         return [one for one, age in self._ages.items() if age >= (one[-1] or self._lease_s)]
 
 
-def requeue_lost(session: Session, device_class: str, watch: LeaseWatch | None = None) -> list[str]:
-    """Queue again the jobs without a live holder: the lease ended, or the holder was a process of this
-    machine that is gone. Returns their ids, oldest first.
+def requeue_lost(session: Session, device_class: str, watch: LeaseWatch) -> list[str]:
+    """Queue again the jobs without a live holder: the lease ended by ``watch``, or the holder was a process
+    of this machine that is gone. Returns their ids, oldest first.
 
-    Leases end by ``watch`` if it is given, else by the clock that gave them out, which goes on while the
-    machine or this process is suspended and no holder can renew. Jobs that were asked to stop, or that get
-    nowhere, end as in :func:`requeue_interrupted`.
+    Jobs that were asked to stop, or that get nowhere, end as in :func:`requeue_interrupted`.
     """
     running = select(JobRow.owner).where(_running(device_class)).distinct()
     is_local = session.get_bind().dialect.name == "sqlite"
     owners = [owner for owner in session.scalars(running) if owner]
     gone = [owner for owner in owners if is_gone(owner) or (is_local and is_of_earlier_boot(owner))]
-    ended = _ended(session) if watch is None else _seen_to_end(session, device_class, watch)
+    ended = _seen_to_end(session, device_class, watch)
     return _requeue(session, device_class, or_(ended, JobRow.owner.in_(gone)))
-
-
-def _ended(session: Session) -> ColumnElement[bool]:
-    ends = JobRow.lease_until
-    # NOTE: a lease that ends later than any was given out is one of before the clock was set back.
-    return or_(
-        ends.is_(None), ends < database.ahead(session), ends > database.ahead(session, _LONGEST_LEASE_S)
-    )
 
 
 def _seen_to_end(session: Session, device_class: str, watch: LeaseWatch) -> ColumnElement[bool]:
@@ -211,8 +201,11 @@ def _seen_to_end(session: Session, device_class: str, watch: LeaseWatch) -> Colu
     ended = watch.ended([(row.id, row.attempt, row.lease_until, row.lease_s) for row in held])
     # NOTE: with its time: it may be renewed before its row is locked.
     each = ((JobRow.id == job_id) & (JobRow.lease_until == until) for job_id, _, until, _ in ended)
-    # NOTE: an earlier release does not tell how long its leases are: they must have ended by the clock too.
-    by_time = or_(JobRow.lease_s.is_not(None), JobRow.lease_until < database.ahead(session))
+    # NOTE: an earlier release does not tell how long its leases are: they must have ended by the clock too,
+    # or end later than any that was given out, as those of before the clock was set back.
+    ends = JobRow.lease_until
+    over = or_(ends < database.ahead(session), ends > database.ahead(session, _LONGEST_LEASE_S))
+    by_time = or_(JobRow.lease_s.is_not(None), over)
     return or_(JobRow.lease_until.is_(None), and_(or_(false(), *each), by_time))
 
 
@@ -235,14 +228,16 @@ def _requeue(session: Session, device_class: str, lost: ColumnElement[bool]) -> 
 
 
 def _is_stuck(session: Session, job_id: str) -> bool:
-    """Whether a job was started as often as it may be since it was submitted or had its last trial."""
+    """Whether a job was started as often as it may be since it was submitted or had its last result."""
     of_job = EventRow.job_id == job_id
-    last = select(func.coalesce(func.max(EventRow.id), 0)).where(of_job, EventRow.kind == "trial")
+    results = EventRow.kind.in_(("trial", "row", "best"))
+    last = select(func.coalesce(func.max(EventRow.id), 0)).where(of_job, results)
     since = select(EventRow.data).where(
         of_job, EventRow.kind == "status", EventRow.id > last.scalar_subquery()
     )
-    starts = [data for data in session.scalars(since) if data["status"] == JobStatus.RUNNING]
-    return len(starts) >= _MOST_STARTS
+    # NOTE: a damaged row is text.
+    states = [data.get("status") for data in session.scalars(since) if isinstance(data, dict)]
+    return states.count(JobStatus.RUNNING) >= _MOST_STARTS
 
 
 def _running(device_class: str) -> ColumnElement[bool]:
