@@ -104,7 +104,11 @@ class StaleResults:
             kept = misses.note(session, device_class, reports, self._settings.max_misses, MissReason.STALE)
             misses.ask(session, device_class, kept, self._state_of(device_class))
         with self._lock:
-            self._noted |= {one.key: (one, math.inf) for one in results if one.problem in kept}
+            for one in results:
+                if (
+                    one.problem in kept and self._noted[one.key][0] == one
+                ):  # none of a later race came meanwhile
+                    self._noted[one.key] = one, math.inf
 
 
 def queue_stalest(store: Store, bench: Bench, settings: Settings) -> bool:

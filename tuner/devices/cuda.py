@@ -46,7 +46,9 @@ class CudaDevice:
     def __init__(self, index: int = 0) -> None:
         if not 0 <= index < driver.device_count():
             there = driver.device_count()
-            raise DeviceUnavailable(f"no CUDA device {index}: it must be less than {there}, their number")
+            raise DeviceUnavailable(
+                f"no CUDA device {index}; use one of the {there} that there are, numbered from 0"
+            )
         cupy.cuda.Device(index).use()
         self._index = index
         self._stream = cupy.cuda.Stream(non_blocking=True)

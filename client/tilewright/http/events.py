@@ -86,7 +86,8 @@ class Follower:
     def _take(self, event: dict[str, str]) -> None:
         name = event.get("event")
         progress = _progress(event) if name == "progress" and self._on_progress else None
-        self._heard = time.monotonic()  # also by a heartbeat, which is a comment
+        if name or event.get(""):  # a heartbeat is a comment, which is a field without a name
+            self._heard = time.monotonic()
         self._last_id = event.get("id") or self._last_id
         self.done = self.done or name == "done"
         if progress and self._on_progress:

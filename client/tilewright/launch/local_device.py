@@ -56,7 +56,9 @@ def device_class(device: int) -> DeviceClass:
         return DeviceSpec("host", host_arch(), model, units, 0, 0).device_class
     if not 0 <= device < driver.device_count():
         there = driver.device_count()
-        raise DeviceUnavailable(f"no CUDA device {device}: it must be less than {there}, their number")
+        raise DeviceUnavailable(
+            f"no CUDA device {device}; use one of the {there} that there are, numbered from 0"
+        )
     spec = DeviceSpec(**driver.described(device), l2_bytes=0, power_watts=_power_limit(device))
     return spec.device_class
 

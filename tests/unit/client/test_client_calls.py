@@ -251,6 +251,13 @@ def test_a_quiet_job_is_followed_as_long_as_heartbeats_come(monkeypatch: pytest.
     assert len(client.asked) == 3
 
 
+def test_a_page_is_no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = itertools.count(step=30.0)
+    monkeypatch.setattr("tilewright.http.events.time.monotonic", lambda: next(times))
+    with pytest.raises(ServiceUnreachable, match="lost the events of job ab"):
+        Scripted(*[b"<html>\n\n<p>Log in</p>\n\n"] * 9).wait("ab")
+
+
 @pytest.mark.parametrize("status", [401, 404, 429, 500])
 def test_a_job_whose_events_are_refused_is_not_followed(status: int) -> None:
     with pytest.raises(ServiceError, match=f"{status} later"):
