@@ -25,7 +25,6 @@ from tuner.store.database import Store
 from tuner.store.engines.sqlite_engine import Changes
 
 _MOST_LOADED = 8
-_MOST_DERIVED = 64  # device classes
 _NOTED_AT_ONCE = 100  # stale results
 _NOTE_AFTER_S = 0.2  # each time
 _ORDER = ("exact", "ladder", "nearest", "vendor")
@@ -95,7 +94,8 @@ class ServedSets:
 
     def version(self, target: str) -> Hashable | None:
         """A version of a target's winners: equal versions mean the same winners of the same quality, and that
-        near matches cost the same. None if only :meth:`look_at_version` can tell."""
+        near matches cost the same. While lookups have winners as they were judged before, it equals no other.
+        None if only :meth:`look_at_version` can tell."""
         classes = self._known_classes()
         return None if classes is None else self._version(target, classes)
 
@@ -104,21 +104,43 @@ class ServedSets:
         return self._version(target, self._known_classes() or self._look_at_classes())
 
     def derived(self, derive: Callable[[Session, str], T]) -> Callable[[str], T]:
-        """What ``derive`` gives for the winners of a target, kept until they change."""
+        """What ``derive`` gives for the winners of a device class, kept until they change. For each class one
+        thread at a time derives it."""
+        kept: dict[str, tuple[int, T]] = {}
+        turns: dict[str, threading.Lock] = {}
 
-        @functools.lru_cache(_MOST_DERIVED)
-        def of_version(target: str, _version: Hashable) -> T:
+        def anew(device_class: str) -> T:
             with self.store.read() as session:
-                return derive(session, target)
+                return derive(session, device_class)
 
-        # NOTE: of the version before the look: what changed meanwhile has another one.
-        return lambda target: of_version(target, self.look_at_version(target))
+        def of(device_class: str) -> T:
+            # NOTE: the revision before the wait and the look: what changed meanwhile has a later one.
+            revision = self._revision(device_class)
+            if revision is None:  # NOTE: callers may name any class, so nothing is kept of it
+                return anew(device_class)
+            with turns.setdefault(device_class, threading.Lock()):
+                if device_class not in kept or kept[device_class][0] < revision:
+                    kept[device_class] = revision, anew(device_class)
+                return kept[device_class][1]
+
+        return of
+
+    def _revision(self, device_class: str) -> int | None:
+        """That of the winners of a device class; None if it has none."""
+        classes = self._known_classes() or self._look_at_classes()
+        return classes[device_class][1].revision if device_class in classes else None
 
     def _version(self, target: str, classes: _Classes) -> Hashable:
         return tuple(
-            (name, served.revision, served.pinned, self._quality.state(name), self._near(name))
+            (name, served.revision, served.pinned, self._judged_by(name, served), self._near(name))
             for name, served in self._of(target, classes)
         )
+
+    def _judged_by(self, device_class: str, served: sets.ServedSetRecord) -> Hashable:
+        """How results are judged; equal to nothing else if lookups have winners that are judged otherwise."""
+        state, winners = self._quality.state(device_class), self._winners.get(device_class)
+        is_current = served.pinned is not None or (winners is not None and winners.judged_by == state)
+        return state if is_current else object()
 
     def _near(self, device_class: str) -> Hashable:
         winners = self._winners.get(device_class)

@@ -133,8 +133,8 @@ class ClassWinners:
 
     A look reads those that changed since: to look up a problem takes no more than that, and to make a set the
     texts of the others. One thread reads all of them if they are judged otherwise than before, and one
-    estimates the regret. Lookups go on meanwhile, with the winners as they were judged before and the last
-    estimate; they wait only for the first look of all.
+    estimates the regret, again if enough winners changed meanwhile. The lookups of others go on, with the
+    winners as they were judged before and the last estimate; they wait only for the first look of all.
     """
 
     def __init__(
@@ -147,16 +147,20 @@ class ClassWinners:
         self._tell_all = 0.0
         self._lock = threading.Lock()  # for a moment, to read what changed
         self._reading_all = threading.Lock()
-        self._estimating = False
+        self._estimating = threading.Lock()  # for lookups
 
     def catalog(self, served: sets.ServedSetRecord) -> Catalog:
         """The winners for lookups, as they stood when ``served`` was read, or later."""
         self._read_all(served, wait=self._last.state[0] < 0)
-        look = self._last
-        if served.revision > look.state[0]:
+        if served.revision > self._last.state[0]:
             with self._store.read() as session:
-                look = self._catch_up(session, served.revision)
-        return look.catalog
+                self._catch_up(session, served.revision)
+        return self._estimated().catalog
+
+    @property
+    def judged_by(self) -> str:
+        """How the winners that lookups choose from now are judged; empty if not all alike."""
+        return self._last.state[1]
 
     @property
     def near(self) -> tuple[RegretBand, ...]:
@@ -173,7 +177,8 @@ class ClassWinners:
         with self._store.read() as session:
             served = sets.served(session, self._device_class)
             self._read_all(served, wait=True)
-            look = self._catch_up(session, served.revision)
+            self._catch_up(session, served.revision)
+            look = self._estimated()
             if not look.parts and not self._had_winners(session):
                 detail = f"nothing was tuned on {self._device_class} yet; POST /tune or report misses"
                 raise Refusal(Kind.NOT_FOUND, detail)
@@ -203,25 +208,31 @@ class ClassWinners:
         finally:
             self._reading_all.release()
 
-    def _catch_up(self, session: Session, revision: int) -> _Look:
-        """The last look, after one at the winners that changed since, up to a revision."""
+    def _catch_up(self, session: Session, revision: int) -> None:
+        """Read the winners that changed since the last look, up to a revision."""
         with self._lock:
-            look = self._last = self._changed(session, self._last, revision)
-            estimates = look.changed(_LOOKUP_PERCENT) and not self._estimating
-            self._estimating |= estimates
-        if not estimates:
-            return look
-        try:
-            return self._take(self._estimate(session, look.parts), look)
-        finally:
-            self._estimating = False
+            self._last = self._changed(session, self._last, revision)
 
-    def _take(self, near: Sequence[RegretBand], look: _Look) -> _Look:
-        """The last look with the regret as it was estimated for a look, unless it has that of a later one."""
+    def _estimated(self) -> _Look:
+        """The last look, after its regret was estimated anew until few winners changed since. If another
+        thread does so already, as it is now."""
+        # NOTE: a thread that finds the lock taken leaves its changes to the thread that holds it, which looks
+        # for them once it has let go.
+        while self._last.changed(_LOOKUP_PERCENT) and self._estimating.acquire(blocking=False):
+            try:
+                look = self._last
+                with self._store.read() as session:
+                    near = self._estimate(session, look.parts)
+                self._take(near, look)
+            finally:
+                self._estimating.release()
+        return self._last
+
+    def _take(self, near: Sequence[RegretBand], look: _Look) -> None:
+        """Give the last look the regret that was estimated for a look, unless it has that of a later one."""
         with self._lock:
             if self._last.near is look.near:
                 self._last = self._last.with_near(near, look.changes)
-            return self._last
 
     def _changed(self, session: Session, last: _Look, revision: int) -> _Look:
         """A look that reads the winners that are new or changed since the last one, up to a revision."""

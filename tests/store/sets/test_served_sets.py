@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -327,14 +327,54 @@ def test_what_is_derived_from_winners_is_made_again_once_they_change(service: Se
         return winners.count(session, target)
 
     counts = service.served.derived(count)
-    assert [counts(HOST_CLASS), counts(HOST_CLASS), counts("made-up"), counts("made-up")] == [3, 3, 0, 0]
-    assert counted == [HOST_CLASS, "made-up"]
+    with service.store.begin() as session:
+        there = dataclasses.replace(PROVENANCE, device_class=OTHER_CLASS)
+        winners.put(session, dataclasses.replace(best(problem(64), OTHER_HOST), provenance=there))
+    assert [counts(name) for name in (HOST_CLASS, HOST_CLASS, OTHER_CLASS)] == [3, 3, 1]
+    assert counted == [HOST_CLASS, OTHER_CLASS]
     put(service.store, 67)
-    assert [counts(HOST_CLASS), counts(HOST_CLASS), counts("made-up")] == [4, 4, 0]
-    assert counted == [HOST_CLASS, "made-up", HOST_CLASS], "no other class"
+    assert [counts(name) for name in (HOST_CLASS, HOST_CLASS, OTHER_CLASS)] == [4, 4, 1]
+    assert counted == [HOST_CLASS, OTHER_CLASS, HOST_CLASS], "no other class"
+    service.served.catalog(HOST_CLASS)
+    service.served.current(HOST_CLASS)
+    assert counts(HOST_CLASS) == 4
+    assert len(counted) == 3, "what a near match costs is no matter"
     with service.store.begin() as session:
         imports.remove_best(session, HOST_CLASS, problem(67))
     assert counts(HOST_CLASS) == 3
+
+
+def test_nothing_that_is_derived_is_lost_to_made_up_classes(service: Service) -> None:
+    derived = list[str]()
+    lengths = service.served.derived(lambda _, target: derived.append(target) or len(target))
+    for name in (HOST_CLASS, *(f"sm_90-{number}" for number in range(100)), HOST_CLASS):
+        assert lengths(name) == len(name)
+    assert derived.count(HOST_CLASS) == 1
+
+
+def test_what_is_derived_is_kept_of_all_classes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {f"sm_90-{number}": ("sm_90", sets.ServedSetRecord(1)) for number in range(100)}
+    monkeypatch.setattr(sets, "classes", lambda _: there)
+    derived = list[str]()
+    lengths = service.served.derived(lambda _, target: derived.append(target) or len(target))
+    for _ in range(2):
+        assert [lengths(name) for name in there] == [len(name) for name in there]
+    assert derived == list(there)
+
+
+def test_what_many_want_derived_at_once_is_derived_once(service: Service) -> None:
+    derived = list[str]()
+
+    def slowly(session: Session, target: str) -> int:
+        derived.append(target)
+        time.sleep(0.2)
+        return winners.count(session, target)
+
+    counts = service.served.derived(slowly)
+    for times, m in ((1, 67), (2, 68)):
+        put(service.store, m)
+        assert at_once(lambda _: counts(HOST_CLASS)) == [times + 3] * ASKING
+        assert derived == [HOST_CLASS] * times
 
 
 def test_reports_of_misses_read_winners_only_for_an_estimate_after_they_changed(
@@ -390,6 +430,10 @@ def test_the_first_lookups_read_the_winners_once(service: Service, read: list[in
     assert read == [3]
 
 
+def fails(*_: object) -> Any:
+    raise StoreError("the database is gone")
+
+
 class Held:
     """Work that waits to be let go on."""
 
@@ -443,6 +487,70 @@ def test_lookups_go_on_while_the_regret_is_estimated(
         assert [kind(m) for m in (67, 68)] == ["exact", "exact"]
         held.go_on.set()
         assert estimating.result(20) == "exact"
+
+
+@pytest.mark.parametrize("work", [winners.of_ids, fails])
+def test_no_answer_stays_from_before_winners_were_judged_anew(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch, work: Callable[..., Any]
+) -> None:
+    http = TestClient(app, "http://localhost")
+
+    def told(m: int) -> str:
+        staleness: str = http.get("/best-config", params=WHERE | problem(m).to_dict()).json()["staleness"]
+        return staleness
+
+    assert [told(m) for m in (64, 65, 64)] == ["source-changed"] * 3
+    with monkeypatch.context() as patched, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(ResultQuality, "state", lambda *_: "another driver")
+        monkeypatch.setattr(ResultQuality, "staleness_of", lambda *_: "driver-changed")
+        held = Held(work, lambda _session, ids: len(ids) > 1)
+        patched.setattr(winners, "of_ids", held)
+        reading = pool.submit(told, 65)
+        assert held.begun.wait(20)
+        assert [told(64), told(64)] == ["source-changed"] * 2
+        held.go_on.set()
+        assert (reading.exception(20) is None) == (work is not fails)
+    assert [told(m) for m in (64, 65, 64)] == ["driver-changed"] * 3
+
+
+@pytest.fixture
+def regret(service: Service, monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
+    """What lookups expect a near match to cost; it is estimated at a percent for each winner."""
+
+    def estimate(_session: Session, _device_class: str, found: Iterable[object]) -> list[RegretBand]:
+        figure = len(list(found)) / 100
+        return [RegretBand(4.0, figure, figure, 3)]
+
+    monkeypatch.setattr(neighbours, "estimate", estimate)
+    return lambda: service.served.catalog(HOST_CLASS).lookup(problem(100), NEAR).expected_regret
+
+
+def test_winners_that_change_during_an_estimate_are_estimated_after_it(
+    service: Service, regret: Callable[[], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert regret() == 0.03
+    held = Held(neighbours.estimate)
+    monkeypatch.setattr(neighbours, "estimate", held)
+    put(service.store, 67)
+    with ThreadPoolExecutor(1) as pool:
+        estimating = pool.submit(regret)
+        assert held.begun.wait(20)
+        put(service.store, 68)
+        assert regret() == 0.03
+        held.go_on.set()
+        assert estimating.result(20) == regret() == 0.05
+
+
+def test_an_estimate_that_failed_is_made_by_the_next_lookup(
+    service: Service, regret: Callable[[], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert regret() == 0.03
+    put(service.store, 67)
+    with monkeypatch.context() as patched:
+        patched.setattr(neighbours, "estimate", fails)
+        with pytest.raises(StoreError):
+            regret()
+    assert regret() == 0.04
 
 
 def test_nothing_is_kept_of_a_class_that_a_caller_made_up(app: FastAPI, service: Service) -> None:
