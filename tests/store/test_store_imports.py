@@ -26,6 +26,7 @@ from store_samples import (
     best,
     config,
     problem,
+    remove_problem,
     request,
     trial,
 )
@@ -455,11 +456,11 @@ def test_a_problem_is_taken_out_with_all_that_is_known_of_it(store: Store) -> No
     recorder.set_best(best(request().problem), artifact())
     with store.begin() as session:
         with pytest.raises(InUse, match=f"job {job.id} .* is running; cancel it"):
-            imports.remove_problem(session, request().problem)
+            remove_problem(session, request().problem)
         jobs.finish(session, job.id, JobStatus.SUCCEEDED)
-        assert imports.remove_problem(session, request().problem) == RecordCounts(jobs=1, trials=1, best=1)
+        assert remove_problem(session, request().problem) == RecordCounts(jobs=1, trials=1, best=1)
         with pytest.raises(StoreError, match="has no results here"):
-            imports.remove_problem(session, problem(9999))
+            remove_problem(session, problem(9999))
         assert session.scalar(select(func.count()).select_from(EventRow)) == 0
     left = {name: count for name, count in rows(store).items() if count != before[name]}
     assert left == {"device": 1, "family_source": 1, "served_set": 1}

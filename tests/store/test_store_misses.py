@@ -18,7 +18,18 @@ from databases import Databases, migrate, opened
 from fastapi.testclient import TestClient
 from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.exc import OperationalError
-from store_samples import HOST, HOST_CLASS, OTHER_CLASS, PROVENANCE, artifact, best, config, problem, request
+from store_samples import (
+    HOST,
+    HOST_CLASS,
+    OTHER_CLASS,
+    PROVENANCE,
+    artifact,
+    best,
+    config,
+    problem,
+    remove_problem,
+    request,
+)
 
 from service.engine import retune, staleness
 from service.http.routes import best as best_routes
@@ -671,7 +682,7 @@ def test_a_stale_row_that_is_left_of_its_ladder_is_tuned_alone(store: Store) -> 
     tuned_ladder(store)
     with store.begin() as session:
         for m in (16, 64):
-            imports.remove_problem(session, problem(m))
+            remove_problem(session, problem(m))
     note_stale(store, (32, 5.0))
     assert queue_stalest(store)
     with store.read() as session:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -163,22 +163,22 @@ def remove_best(session: Session, target: str, problem: GemmProblem) -> RecordCo
     return RecordCounts(best=count)
 
 
-def remove_problem(session: Session, problem: GemmProblem) -> RecordCounts:
-    """Take out all results of a problem, and its misses; an import on its way in keeps what it brought of it.
-
-    Raises:
-        InUse: a job of it waits or runs.
-        StoreError: it has none.
-    """
-    winners = remove_served(session, problem)
-    problem_id = _known(session, problem)
-    named = session.scalars(select(JobRow.id).where(_is_of(problem_id))).all()
-    trials = _remove_rows(session, problem_id)
+def remove_listed(session: Session, problem: GemmProblem, listed: Container[str]) -> RecordCounts:
+    """Take out those of the listed jobs that are of a problem, or its rows of their ladders, and its misses.
+    Its other jobs and its winners stay, and so does the problem if there are any."""
+    alone(session)
+    problem_id = entities.find_problem(session, problem)
+    if problem_id is None:
+        return RecordCounts()
+    _remove_misses(session, problem_id)
+    found = session.scalars(select(JobRow.id).where(_is_of(problem_id)))
+    named = [job_id for job_id in found if job_id in listed]
+    trials = _remove_rows(session, problem_id, named)
     left = set(session.scalars(select(LadderRow.job_id).where(LadderRow.job_id.in_(named))))
     ids = [job_id for job_id in named if job_id not in left]
     trials += remove_jobs(session, ids)
     entities.remove_unnamed_problems(session, [problem_id])
-    return RecordCounts(jobs=len(ids), trials=trials, best=winners)
+    return RecordCounts(jobs=len(ids), trials=trials)
 
 
 def remove_served(session: Session, problem: GemmProblem) -> int:
@@ -194,8 +194,7 @@ def remove_served(session: Session, problem: GemmProblem) -> int:
     for job_id, status in session.execute(select(JobRow.id, JobRow.status).where(_is_of(problem_id))):
         if not status.final:
             raise InUse(f"job {job_id} of {problem} is {status}; cancel it or wait for its end")
-    for table in (MissRow, RetuneRow):
-        session.execute(delete(table).where(table.problem_id == problem_id))
+    _remove_misses(session, problem_id)
     # NOTE: not by SQL, which would fail for all of them if the JSON of one is damaged.
     staged = session.execute(select(ImportRow.id, ImportRow.staged).where(ImportRow.staged.is_not(None)))
     entering = [import_id for import_id, state in staged if "into" not in state]
@@ -235,12 +234,16 @@ def _is_of(problem_id: int) -> ColumnElement[bool]:
     return or_(JobRow.problem_id == problem_id, JobRow.id.in_(rows)) & has_entered()
 
 
-def _remove_rows(session: Session, problem_id: int) -> int:
-    """Delete a problem from the ladders of jobs, and the jobs that have no row left; gives how many trials
-    these were."""
+def _remove_misses(session: Session, problem_id: int) -> None:
+    for table in (MissRow, RetuneRow):
+        session.execute(delete(table).where(table.problem_id == problem_id))
+
+
+def _remove_rows(session: Session, problem_id: int, ids: Sequence[str]) -> int:
+    """Delete a problem from the ladders of jobs; gives how many trials these rows had."""
     count = 0
-    query = select(LadderRow.job_id, LadderRow.m).join(JobRow, JobRow.id == LadderRow.job_id)
-    query = query.where(LadderRow.problem_id == problem_id, has_entered())
+    query = select(LadderRow.job_id, LadderRow.m)
+    query = query.where(LadderRow.problem_id == problem_id, LadderRow.job_id.in_(ids))
     for job_id, m in session.execute(query).all():
         gone = delete(TrialRow).where(TrialRow.job_id == job_id, TrialRow.m == m).returning(TrialRow.number)
         count += len(session.execute(gone, execution_options=_UNSYNCHRONIZED).all())

@@ -10,11 +10,11 @@ import httpx2
 import pytest
 from api_server import TUNED, Server, opened_database
 from sqlalchemy import select, update
+from store_samples import remove_problem
 
 from tilewright import Client, GemmProblem, wire
 from tilewright.errors import ServiceError
 from tuner.job.progress import PHASES
-from tuner.store import imports
 from tuner.store.models import JobRow
 
 SMALL = {"m": 32, "n": 32, "k": 32, "dtype": "float32", "layout": "nn", "max_trials": 2}
@@ -104,7 +104,7 @@ def test_a_key_whose_job_was_deleted_is_told_so(client: Client, server: Server) 
     problem = GemmProblem(24, 16, 16, "float32")
     client.tune(problem, max_trials=1, idempotency_key="deleted")
     with opened_database(server) as store, store.begin() as session:
-        imports.remove_problem(session, problem)
+        remove_problem(session, problem)
     with pytest.raises(ServiceError, match="deleted since; use a new key") as refused:
         client.tune(problem, max_trials=1, idempotency_key="deleted", wait=False)
     assert refused.value.status == 422

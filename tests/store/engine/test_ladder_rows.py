@@ -11,7 +11,7 @@ import pytest
 from alembic import command
 from full_disk import files_of_at_most
 from sqlalchemy import select, text, update
-from store_samples import HOST, HOST_CLASS, TRUSTED, artifact, best, problem, request, trial
+from store_samples import HOST, HOST_CLASS, TRUSTED, artifact, best, problem, remove_problem, request, trial
 
 from service.engine import admission
 from service.errors import Refusal
@@ -169,15 +169,15 @@ def test_a_ladder_goes_out_and_comes_in_again(store: Store) -> None:
 def test_a_problem_is_deleted_from_a_ladder(store: Store) -> None:
     job, _ = recorded(store)
     with store.begin() as session, pytest.raises(imports.InUse, match="cancel it"):
-        imports.remove_problem(session, problem(32))
+        remove_problem(session, problem(32))
     with store.begin() as session:
         jobs.finish(session, job.id, JobStatus.SUCCEEDED)
-        gone = imports.remove_problem(session, problem(32))
+        gone = remove_problem(session, problem(32))
         assert (gone.jobs, gone.trials, gone.best) == (0, 1, 1)
         assert [one.m for one in trials.of_job(session, job.id)] == [16, 64]
         assert sorted(jobs.row_results(session, job.id)) == [64]
         for m in (16, 64):
-            gone = imports.remove_problem(session, problem(m))
+            gone = remove_problem(session, problem(m))
         assert (gone.jobs, gone.trials) == (1, 1)
         assert jobs.get(session, job.id) is None
 

@@ -21,6 +21,7 @@ from store_samples import (
     best,
     config,
     problem,
+    remove_problem,
     request,
     trial,
 )
@@ -31,7 +32,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobStatus
 from tilewright.schema.trial import Outcome, Provenance, Trial
 from tuner.store import best as winners
-from tuner.store import entities, imports, jobs, sets, trials
+from tuner.store import entities, jobs, sets, trials
 from tuner.store.access import audit
 from tuner.store.database import JobTaken, Store
 from tuner.store.faults import quarantine
@@ -239,6 +240,6 @@ def test_the_evidence_outlives_its_problems_results(store: Store) -> None:
     with store.begin() as session:
         [job] = jobs.listing(session)
         jobs.finish(session, job.id, JobStatus.FAILED)
-        imports.remove_problem(session, problem())
+        remove_problem(session, problem())
         [entry] = quarantine.listing(session)
     assert entry.job_id == job.id

@@ -10,7 +10,7 @@ import io
 import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 from large_export import job_line, large_export, trial_lines
 from signers import signer
 from sqlalchemy import func, select, text, update
-from store_samples import ENTERED, HOST, HOST_CLASS, artifact, best, problem, request, trial
+from store_samples import ENTERED, HOST, HOST_CLASS, artifact, best, problem, remove_problem, request, trial
 
 from service.engine import device_queue
 from service.results import importing, uploads
@@ -284,7 +284,7 @@ def deleting_problem(monkeypatch: pytest.MonkeyPatch, after: int) -> list[Record
     def deleting(*arguments: Any) -> None:
         go_on(*arguments)
         if next(lines) == after:
-            deleted.append(imports.remove_problem(arguments[0], request().problem))
+            deleted.append(remove_problem(arguments[0], request().problem))
 
     monkeypatch.setattr(uploads, "_BATCH_LINES", 1)
     monkeypatch.setattr(staging, "go_on", deleting)
@@ -304,7 +304,7 @@ def test_an_import_keeps_what_it_brought_of_a_problem_that_is_deleted_meanwhile(
     assert deleted == [RecordCounts()]
     assert (answer.added.jobs, answer.added.trials, answer.waiting) == (1, 1, 1)
     with store.begin() as session:
-        assert imports.remove_problem(session, asked.problem).trials == 1
+        assert remove_problem(session, asked.problem).trials == 1
         assert session.scalars(select(ImportedBestRow)).all() == []
 
 
@@ -570,15 +570,15 @@ def test_a_damaged_one_is_named_and_set_aside_and_all_others_are_settled(
     ]
     merged(store, b"".join(PARTS))
     with store.begin() as session:
-        assert imports.remove_problem(session, request().problem).jobs == 1
+        assert remove_problem(session, request().problem).jobs == 1
     staging.remove(store, "0" * 32, "me")
     assert staged(store) == []
 
 
-def tuned_here(store: Store, ladder: tuple[int, ...] = ()) -> str:
+def tuned_here(store: Store, ladder: tuple[int, ...] = (), seed: int = 0) -> str:
     """A job that ended, with as many trials as :data:`ALL`, and a winner."""
     with store.begin() as session:
-        job, _ = jobs.submit(session, dataclasses.replace(request(), ladder=ladder), HOST)
+        job, _ = jobs.submit(session, dataclasses.replace(request(seed=seed), ladder=ladder), HOST)
         claims.claim(session, HOST_CLASS, "me")
     recorder, rows = JobRecorder(store, job.id), ladder or (None,)
     for number in range(ALL):
@@ -621,34 +621,108 @@ def test_a_problem_goes_in_small_steps_and_what_is_served_of_it_first(
         staging.remove_problem(store, request().problem, "me")
 
 
-@pytest.mark.parametrize("ends", ["the service stops", "a job is queued"])
-def test_a_deletion_of_a_problem_that_broke_off_goes_on_when_it_is_asked_for_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch, ends: str
-) -> None:
-    tuned_here(store)
-    deleted, stopping, new = staging._deleted, threading.Event(), list[str]()
+def after_a_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let something happen once, after the first small step of a deletion."""
+    deleted, acts = staging._deleted, [act]
 
-    def ending(*arguments: Any) -> Iterator[int]:
+    def acting(*arguments: Any) -> Iterator[int]:
         for count in deleted(*arguments):
-            if ends == "the service stops":
-                stopping.set()
-            elif not new:
-                with store.begin() as session:
-                    new.append(jobs.submit(session, request(seed=1), HOST)[0].id)
+            if acts:
+                acts.pop()()
             yield count
 
+    monkeypatch.setattr(staging, "_deleted", acting)
+    monkeypatch.setattr(staging, "_ROWS", 24)
+
+
+def last_told(store: Store) -> dict[str, Any]:
+    """What the newest entry of the audit log says."""
+    with store.read() as session:
+        return audit.listing(session, 1)[0].data
+
+
+def test_a_deletion_of_a_problem_that_broke_off_goes_on_when_it_is_asked_for_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned_here(store)
+    stopping = threading.Event()
     with monkeypatch.context() as patch:
-        patch.setattr(staging, "_deleted", ending)
-        patch.setattr(staging, "_ROWS", 24)
-        with pytest.raises(imports.InUse if ends == "a job is queued" else staging.BrokeOff):
+        after_a_step(patch, stopping.set)
+        with pytest.raises(staging.BrokeOff, match="what is left of"):
             staging.remove_problem(store, request().problem, "me", stopping)
-    assert left(store)[:2] == (0, 0 if new else ALL - 24)
-    with store.begin() as session:
-        for job_id in new:
-            jobs.finish(session, job_id, JobStatus.CANCELLED)
+    assert left(store)[:2] == (0, ALL - 24)
+    assert last_told(store) == {"jobs": 0, "trials": 24, "artifacts": 0, "best": 1}
     again = staging.remove_problem(store, request().problem, "me")
-    assert again == RecordCounts(jobs=1 + len(new), trials=0 if new else ALL - 24)
+    assert again == RecordCounts(jobs=1, trials=ALL - 24)
+    assert last_told(store) == {"jobs": 1, "trials": ALL - 24, "artifacts": 0, "best": 0}
     assert left(store) == (0, 0, 0)
+
+
+def test_a_delete_of_an_import_that_broke_off_is_told_with_what_is_gone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_id = merged(store, b"".join(PARTS)).import_id
+    assert import_id
+    stopping = threading.Event()
+    after_a_step(monkeypatch, stopping.set)
+    with pytest.raises(staging.BrokeOff):
+        staging.remove(store, import_id, "me", stopping)
+    assert last_told(store) == {"jobs": 0, "trials": 24, "artifacts": 0, "best": 0}
+
+
+@pytest.mark.parametrize("ladder", [(), (16, request().problem.m)])
+def test_a_job_that_ends_while_its_problem_is_deleted_stays_with_its_winner(
+    store: Store, monkeypatch: pytest.MonkeyPatch, ladder: tuple[int, ...]
+) -> None:
+    tuned_here(store)
+    new = list[str]()
+    with monkeypatch.context() as patch:
+        after_a_step(patch, lambda: new.append(tuned_here(store, ladder, seed=1)))
+        assert staging.remove_problem(store, request().problem, "me") == RecordCounts(1, ALL, 0, 1)
+    assert last_told(store) == {"jobs": 1, "trials": ALL, "artifacts": 0, "best": 1}
+    with store.read() as session:
+        assert list(session.scalars(select(JobRow.id))) == new
+        assert [one.best.job_id for one in winners.exact(session, HOST_CLASS, request().problem)] == new
+    assert numbers(store, new[0]) == list(range(ALL))
+    again = staging.remove_problem(store, request().problem, "me")
+    assert again == (RecordCounts(0, ALL // 2, 0, 1) if ladder else RecordCounts(1, ALL, 0, 1))
+
+
+def test_a_job_that_is_queued_while_its_problem_is_deleted_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned_here(store)
+    new = list[str]()
+
+    def submit() -> None:
+        with store.begin() as session:
+            new.append(jobs.submit(session, request(seed=1), HOST)[0].id)
+
+    with monkeypatch.context() as patch:
+        after_a_step(patch, submit)
+        assert staging.remove_problem(store, request().problem, "me") == RecordCounts(1, ALL, 0, 1)
+    with store.read() as session:
+        assert list(session.scalars(select(JobRow.id))) == new
+    with pytest.raises(imports.InUse, match=f"job {new[0]} .* is queued; cancel it"):
+        staging.remove_problem(store, request().problem, "me")
+    with store.begin() as session:
+        jobs.finish(session, new[0], JobStatus.CANCELLED)
+    assert staging.remove_problem(store, request().problem, "me") == RecordCounts(jobs=1)
+    assert left(store) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_winner_that_is_imported_while_its_problem_is_deleted_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch, trusted: bool
+) -> None:
+    tuned_here(store)
+    own = signer(1).public_key if trusted else None
+    with monkeypatch.context() as patch:
+        after_a_step(patch, lambda: merged(store, signed_winner(request().problem.m // 8), own))
+        assert staging.remove_problem(store, request().problem, "me") == RecordCounts(1, ALL, 0, 1)
+    with store.read() as session:
+        assert len(winners.exact(session, HOST_CLASS, request().problem)) == trusted
+        assert len(imported.waiting(session, HOST_CLASS, request().problem, 10)) == (not trusted)
 
 
 def test_a_row_of_a_ladder_goes_with_its_trials_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

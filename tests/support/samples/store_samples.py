@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Pointer, Preconditions, Resources, Scalar, Serves
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.entries import Import
+from tilewright.schema.entries import Import, RecordCounts
 from tilewright.schema.job import TuneRequest
 from tilewright.schema.problem import DType, GemmProblem, Layout
 from tilewright.schema.trial import Baseline, BestConfig, Outcome, Provenance, Timing, Trial, VendorSamples
@@ -118,3 +119,10 @@ def assert_waits_for_imports(store: Store, step: Callable[[], object]) -> None:
                 time.sleep(0.01)
             assert not waiting.done()
         waiting.result(20.0)
+
+
+def remove_problem(session: Session, of: GemmProblem) -> RecordCounts:
+    """Take out all results of a problem at once, as :mod:`tuner.store.upkeep.staging` does in steps."""
+    winners = imports.remove_served(session, of)
+    listed = {job_id for job_id, _ in imports.jobs_of(session, of)}
+    return dataclasses.replace(imports.remove_listed(session, of, listed), best=winners)

@@ -638,5 +638,5 @@ def test_a_mistyped_option_is_an_error() -> None:
 )
 def test_what_is_no_url_of_a_service_is_refused_at_once(url: Any) -> None:
     for kind in (Client, AsyncClient):
-        with pytest.raises(InvalidProblem, match="reads like"):
+        with pytest.raises(InvalidProblem, match="must be like http"):
             kind(url)

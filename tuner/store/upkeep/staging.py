@@ -30,7 +30,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from tilewright.schema.codec import encode
 from tilewright.schema.entries import Import, RecordCounts
 from tilewright.schema.problem import GemmProblem
-from tuner.store import best, entities, imports
+from tuner.store import best, imports
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
 from tuner.store.best import Merged
@@ -132,10 +132,10 @@ def remove(store: Store, import_id: str, who: str, stopping: threading.Event | N
         winners = imports.remove_winners(session, import_id)
         row.staged = _state([]) | {"leaving": True}
         entry = audit.note(session, who, Action.DELETE_IMPORT, import_id, best=winners)
-    removed = dataclasses.replace(_take_back(store, import_id, [], stopping), best=winners)
-    with store.begin() as session:
-        audit.amend(session, entry, **encode(removed))
-    return removed
+    taken = Counter(best=winners)
+    with _told(store, entry, taken):
+        _take_back(store, import_id, [], stopping, taken)
+    return RecordCounts(**taken)
 
 
 def remove_problem(
@@ -144,9 +144,10 @@ def remove_problem(
     """Take out all results of a problem: what is served of it and its misses at once, the rest in small
     steps.
 
-    A stop in between leaves no winner of the problem, and its jobs with a part of their trials and events; a
-    job of it that is queued meanwhile leaves the same, and :class:`~tuner.store.imports.InUse` is raised. It
-    is safe to call this again, which deletes the rest. An import on its way in keeps what it brought.
+    Jobs and winners that come meanwhile are new results: they stay, and the problem with them. So does what
+    an import on its way in brings. A stop in between leaves no winner that was there before, and the jobs
+    with a part of their trials and events. It is safe to call this again: that deletes the rest, and what is
+    new by then.
 
     Args:
         who: asked for it, as the audit log has it.
@@ -154,26 +155,33 @@ def remove_problem(
 
     Raises:
         BrokeOff: ``stopping`` was set before its end.
-        InUse: a job of the problem waits or runs.
+        InUse: a job of the problem waits or runs at the start.
         StoreError: it has no results.
     """
     with store.begin() as session:
         winners = imports.remove_served(session, problem)
         jobs = imports.jobs_of(session, problem)
         entry = audit.note(session, who, Action.DELETE_PROBLEM, problem, best=winners)
-    step, taken = functools.partial(_short, store, str(problem), stopping), Counter[str]()
-    for job_id, m in jobs:
-        _delete_trials(step, taken, job_id, *(() if m is None else _of_row(store, job_id, m)))
-        if m is None:
-            sum(_deleted(step, EventRow.id, job_id))
-    with step() as session:
-        # NOTE: none are left if others deleted it, or a prune found that nothing named it any more.
-        is_left = entities.find_problem(session, problem) is not None
-        rest = imports.remove_problem(session, problem) if is_left else RecordCounts()
-        trials = rest.trials + taken["trials"]
-        removed = dataclasses.replace(rest, trials=trials, best=rest.best + winners)
-        audit.amend(session, entry, **encode(removed))
-    return removed
+    step, taken = functools.partial(_short, store, str(problem), stopping), Counter(best=winners)
+    with _told(store, entry, taken):
+        for job_id, m in jobs:
+            _delete_trials(step, taken, job_id, *(() if m is None else _of_row(store, job_id, m)))
+            if m is None:
+                sum(_deleted(step, EventRow.id, job_id))
+        with step() as session:
+            rest = imports.remove_listed(session, problem, {job_id for job_id, _ in jobs})
+        taken.update(encode(rest))
+    return RecordCounts(**taken)
+
+
+@contextlib.contextmanager
+def _told(store: Store, entry: int, taken: Counter[str]) -> Iterator[None]:
+    """Amend the audit entry of a deletion with what is gone, also if it breaks off."""
+    try:
+        yield
+    finally:
+        with store.begin() as session:
+            audit.amend(session, entry, **encode(RecordCounts(**taken)))
 
 
 def settle(store: Store, staged_id: str, stopping: threading.Event | None = None) -> None:
@@ -189,7 +197,7 @@ def settle(store: Store, staged_id: str, stopping: threading.Event | None = None
     if entering:
         merge_winners(store, staged_id, entering)
     elif state:
-        _take_back(store, staged_id, state["joined"], stopping)
+        _take_back(store, staged_id, state["joined"], stopping, Counter())
 
 
 def settle_lost(store: Store, *, leaving: bool = True, stopping: threading.Event | None = None) -> None:
@@ -243,13 +251,15 @@ _READER = RowReader("import", lambda import_id, _state: import_id, _unsettled)
 
 
 def _take_back(
-    store: Store, staged_id: str, joined: Iterable[tuple[str, int, int]], stopping: threading.Event | None
-) -> RecordCounts:
-    """Delete what an import brought; gives how much of it this process did."""
-    taken = Counter[str]()
+    store: Store,
+    staged_id: str,
+    joined: Iterable[tuple[str, int, int]],
+    stopping: threading.Event | None,
+    taken: Counter[str],
+) -> None:
+    """Delete what an import brought; adds to ``taken`` how much of it this process did."""
     with contextlib.suppress(_Settled):
         _take_steps(functools.partial(_step, store, staged_id, stopping), store, staged_id, joined, taken)
-    return RecordCounts(**taken)
 
 
 def _take_steps(
@@ -323,15 +333,15 @@ def _step(store: Store, staged_id: str, stopping: threading.Event | None) -> Ite
 
 
 @contextlib.contextmanager
-def _short(store: Store, going: str, stopping: threading.Event | None) -> Iterator[Session]:
+def _short(store: Store, what: str, stopping: threading.Event | None) -> Iterator[Session]:
     """A short transaction that holds the lock on results; a pause of the same length follows for other
     writers.
 
     Raises:
-        BrokeOff: ``stopping`` is set before all of ``going`` is gone.
+        BrokeOff: ``stopping`` is set before all of ``what`` is gone.
     """
     if stopping and stopping.is_set():
-        raise BrokeOff(f"the service stops before what is left of {going} is gone; ask again once it runs")
+        raise BrokeOff(f"the service stops before what is left of {what} is gone; ask again once it runs")
     with store.begin() as session:
         session.connection()  # which waits for the lock of SQLite
         imports.alone(session)
