@@ -207,7 +207,9 @@ def test_several_failures_in_a_row_stop_the_run_and_its_exit_status_says_so(tmp_
 def test_an_unknown_group_is_refused(name) -> None:
     result = CliRunner().invoke(app, ["bench", name, "--only", "pentagons"])
     assert result.exit_code == 2
-    assert "no shape is called 'pentagons'" in " ".join(result.output.replace("│", " ").split())
+    told = " ".join(result.output.replace("│", " ").split())
+    assert "no shape is called 'pentagons'" in told
+    assert "--held-out chooses the shapes that are held out" in told
 
 
 @pytest.mark.long
