@@ -118,8 +118,8 @@ def select(shapes: Sequence[Shape], only: Sequence[str]) -> tuple[Shape, ...]:
             groups = ", ".join(dict.fromkeys(shape.group for shape in shapes))
             raise ShapesError(
                 f"no shape is called {word!r}; give a group ({groups}), extents such as"
-                f" {shapes[0].extents}, or a full name such as {shapes[0].name}; --held-out chooses the shapes"
-                " that are held out"
+                f" {shapes[0].extents}, or a full name such as {shapes[0].name}; --held-out chooses the"
+                " shapes that are held out"
             )
     return tuple(shape for shape in shapes if not only or any(_named(shape, word) for word in only))
 
