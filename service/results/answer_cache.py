@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from service.engine.retune import StaleResult
-from service.results.served import Selection, ServedSets
+from service.results.served import Selection, ServedSets, Version
 from tilewright.wire import BestConfigView
 from tuner.store.records import StoredBest
 
@@ -52,7 +52,7 @@ class _Kept:
     of another version while the same entry is selected."""
 
     target: str
-    version: Hashable
+    version: Version
     selection: Selection
     answer: Answer
 
@@ -88,7 +88,10 @@ class AnswerCache:
             return kept.answer
         selection = select()
         answer = kept.answer if kept and kept.stands(selection) else work(selection)
-        if len(query) <= _LONGEST_QUERY:
+        after = self._served.look_at_version(target)
+        # NOTE: results may be judged otherwise during the work, and as before later: that answer is not kept.
+        judged_alike = version and after and version.judged_by == after.judged_by
+        if version and judged_alike and len(query) <= _LONGEST_QUERY:
             # NOTE: of the version before the work: what changed meanwhile has another one.
             self._keep(query, _Kept(target, version, selection, answer))
         return answer

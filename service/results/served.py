@@ -49,6 +49,20 @@ class Selection:
     pinned: bool = False
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Version:
+    """Of the winners of a target: equal versions mean the same winners of the same quality, and that near
+    matches cost the same.
+
+    Attributes:
+        winners: which they are, and what near matches cost.
+        judged_by: how results are judged.
+    """
+
+    winners: Hashable
+    judged_by: tuple[str, ...]
+
+
 class ServedSets:
     """What device classes are served; safe to share.
 
@@ -92,15 +106,14 @@ class ServedSets:
             served = sets.served(session, device_class)
         return self._catalog(device_class, served)
 
-    def version(self, target: str) -> Hashable | None:
-        """A version of a target's winners: equal versions mean the same winners of the same quality, and that
-        near matches cost the same. While lookups have winners as they were judged before, it equals no other.
-        None if only :meth:`look_at_version` can tell."""
+    def version(self, target: str) -> Version | None:
+        """The version of a target's winners; None if only :meth:`look_at_version` can tell, or as there."""
         classes = self._known_classes()
         return None if classes is None else self._version(target, classes)
 
-    def look_at_version(self, target: str) -> Hashable:
-        """The same by a look at the database if there was a commit since the last one."""
+    def look_at_version(self, target: str) -> Version | None:
+        """The same by a look at the database if there was a commit since the last one. None while lookups
+        have winners that were judged otherwise than results are now."""
         return self._version(target, self._known_classes() or self._look_at_classes())
 
     def derived(self, derive: Callable[[Session, str], T]) -> Callable[[str], T]:
@@ -130,17 +143,18 @@ class ServedSets:
         classes = self._known_classes() or self._look_at_classes()
         return classes[device_class][1].revision if device_class in classes else None
 
-    def _version(self, target: str, classes: _Classes) -> Hashable:
-        return tuple(
-            (name, served.revision, served.pinned, self._judged_by(name, served), self._near(name))
-            for name, served in self._of(target, classes)
-        )
+    def _version(self, target: str, classes: _Classes) -> Version | None:
+        found = self._of(target, classes)
+        states = [self._judged_by(name, served) for name, served in found]
+        judged_by = tuple(state for state in states if state is not None)
+        there = tuple((name, served.revision, served.pinned, self._near(name)) for name, served in found)
+        return Version(there, judged_by) if len(judged_by) == len(found) else None
 
-    def _judged_by(self, device_class: str, served: sets.ServedSetRecord) -> Hashable:
-        """How results are judged; equal to nothing else if lookups have winners that are judged otherwise."""
+    def _judged_by(self, device_class: str, served: sets.ServedSetRecord) -> str | None:
+        """How results are judged; None while lookups have winners that were judged otherwise."""
         state, winners = self._quality.state(device_class), self._winners.get(device_class)
         is_current = served.pinned is not None or (winners is not None and winners.judged_by == state)
-        return state if is_current else object()
+        return state if is_current else None
 
     def _near(self, device_class: str) -> Hashable:
         winners = self._winners.get(device_class)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import threading
 import time
 import zlib
@@ -29,6 +30,7 @@ _ENTRIES = '"entries":['
 # How many percent of the winners must have changed before a set, or a lookup, estimates regret anew.
 _SET_PERCENT, _LOOKUP_PERCENT = 1, 10
 State = tuple[int, str]  # the revision of a device class, and how its results are judged
+log = logging.getLogger("tilewright.sets")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,6 +150,7 @@ class ClassWinners:
         self._lock = threading.Lock()  # for a moment, to read what changed
         self._reading_all = threading.Lock()
         self._estimating = threading.Lock()  # for lookups
+        self._next_estimate = 0.0  # after one that failed
 
     def catalog(self, served: sets.ServedSetRecord) -> Catalog:
         """The winners for lookups, as they stood when ``served`` was read, or later."""
@@ -184,8 +187,10 @@ class ClassWinners:
                 raise Refusal(Kind.NOT_FOUND, detail)
             near = look.near
             if look.changed(_SET_PERCENT):
-                near = self._estimate(session, look.parts)  # while lookups go on
-                self._take(near, look)
+                estimated = self._estimate(session, look.parts)  # while lookups go on
+                if estimated is not None:
+                    near = estimated
+                    self._take(near, look)
         config_set, content = self._set(look.parts, near)
         return Made(config_set, content, look.state, self._stale(look.parts))
 
@@ -201,7 +206,8 @@ class ClassWinners:
                     look = self._start(session, served, judged_by)
                     look = self._changed(session, look, served.revision)
                     if look.changed(_LOOKUP_PERCENT):
-                        look = look.with_near(self._estimate(session, look.parts), look.changes)
+                        near = self._estimate(session, look.parts)
+                        look = look if near is None else look.with_near(near, look.changes)
                 with self._lock, self._store.read() as session:
                     # NOTE: others looked meanwhile, and nobody may be given earlier winners than before.
                     self._last = self._changed(session, look, self._last.state[0])
@@ -218,12 +224,17 @@ class ClassWinners:
         thread does so already, as it is now."""
         # NOTE: a thread that finds the lock taken leaves its changes to the thread that holds it, which looks
         # for them once it has let go.
-        while self._last.changed(_LOOKUP_PERCENT) and self._estimating.acquire(blocking=False):
+        while (
+            self._last.changed(_LOOKUP_PERCENT)
+            and self._next_estimate <= time.monotonic()
+            and self._estimating.acquire(blocking=False)
+        ):
             try:
                 look = self._last
                 with self._store.read() as session:
                     near = self._estimate(session, look.parts)
-                self._take(near, look)
+                if near is not None:
+                    self._take(near, look)
             finally:
                 self._estimating.release()
         return self._last
@@ -299,10 +310,16 @@ class ClassWinners:
         entry = SetEntry(**gathered(SetEntry, *sources, speedup=speedup))
         return _Part(canonical(entry.problem.to_dict()), entry, canonical(encode(entry)).encode())
 
-    def _estimate(self, session: Session, parts: _Parts) -> list[RegretBand]:
-        """What near matches cost, estimated anew."""
+    def _estimate(self, session: Session, parts: _Parts) -> list[RegretBand] | None:
+        """What near matches cost, estimated anew; None if that fails, and lookups do not soon try again."""
         winners = ((part.entry.problem, part.entry.config) for part in parts.values() if part)
-        return neighbours.estimate(session, self._device_class, winners)
+        try:
+            return neighbours.estimate(session, self._device_class, winners)
+        except Exception:
+            # NOTE: a lookup needs no estimate of today, and one that fails may fail for all.
+            log.exception("%s: the regret of near matches was not estimated", self._device_class)
+            self._next_estimate = time.monotonic() + AGAIN_S
+            return None
 
     def _had_winners(self, session: Session) -> bool:
         had_set = sets.served(session, self._device_class).latest is not None

@@ -15,6 +15,7 @@ from tilewright.schema.entries import Import
 from tilewright.schema.job import JobStatus
 from tilewright.schema.kernel import Preconditions
 from tilewright.schema.problem import GemmProblem
+from tuner.job import neighbours
 from tuner.store import best, entities, exchange, imports, jobs, misses, records, trials
 from tuner.store.database import Store
 from tuner.store.faults import quarantine
@@ -212,6 +213,22 @@ def test_a_damaged_event_keeps_no_job_from_being_given_back(sqlite_databases: Da
         damage(store, "UPDATE event SET data = '{' WHERE job_id = :id", id=ids[0])
         with store.begin() as session:
             assert claims.requeue_interrupted(session, HOST_CLASS, "me") == ids[:1]
+
+
+def test_a_damaged_problem_of_a_ladder_keeps_no_regret_from_being_estimated(
+    sqlite_databases: Databases,
+) -> None:
+    winner = samples.best(samples.problem(64))
+    with opened(sqlite_databases.copy(migrate)) as store:
+        asked = dataclasses.replace(samples.request(), problem=samples.problem(512), ladder=(256, 512))
+        with store.begin() as session:
+            job, _ = jobs.submit(session, asked, samples.HOST)
+            claims.claim(session, HOST_CLASS, "me")
+        tried = dataclasses.replace(samples.trial(0), m=512, config=winner.config)
+        JobRecorder(store, job.id).add_trial(tried, samples.artifact())
+        damage(store, "UPDATE problem SET canonical = '{' WHERE m = 512")
+        with store.read() as session:
+            assert neighbours.estimate(session, HOST_CLASS, [(winner.problem, winner.config)]) == []
 
 
 def test_a_kernel_that_says_nothing_sound_of_its_needs_is_passed_over(

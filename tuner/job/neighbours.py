@@ -129,7 +129,10 @@ def _medians(session: Session, device_class: str, digests: set[str]) -> dict[str
     found = defaultdict[str, dict[_Tried, float]](dict)
     for job_problem, m, digest, provenance, micros in session.execute(query):
         by = _method(provenance)
-        name = job_problem if m is None else records.canonical(json.loads(job_problem) | {"m": m})
+        try:
+            name = job_problem if m is None else records.canonical(json.loads(job_problem) | {"m": m})
+        except (ValueError, TypeError):  # damaged, so no shape's
+            continue
         before = found[name].get((digest, by), math.inf)
         found[name][digest, by] = min(before, float(micros or 0.0))
     return found

@@ -117,7 +117,7 @@ def test_an_answer_stands_while_other_winners_change(
         read.append(of)
         return exact(session, target, of)
 
-    assert speedup(http) == 1.25
+    assert [speedup(http) for _ in range(2)] == [1.25] * 2  # the first one reads the winners
     put(other, 65, speedup=9.0)
     monkeypatch.setattr(winners, "exact", told)
     assert speedup(http) == 1.25
@@ -269,7 +269,7 @@ def test_as_many_answers_are_kept_as_may(
     app: FastAPI, http: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = app.state.service.answer_cache
-    assert speedup(http, max_regret=0.0) == 1.25
+    assert [speedup(http, max_regret=0.0) for _ in range(2)] == [1.25] * 2  # the first one reads the winners
     monkeypatch.setattr(answer_cache, "_MOST_BYTES", 3 * kept._bytes + 100)
     for number in range(8):
         assert speedup(http, max_regret=number / 100) == 1.25
@@ -296,7 +296,8 @@ def test_kept_answers_and_sets_do_not_keep_the_winners(app: FastAPI, http: TestC
 
 def test_an_answer_counts_as_much_as_it_takes(http: TestClient, app: FastAPI, other: Store) -> None:
     """With what was served for its problem then: that is kept for as long as nobody asks again."""
-    speedup(http)
+    for _ in range(2):  # the first one reads the winners
+        speedup(http)
     put(other, 64, speedup=1.5)
     speedup(http, m=65)
     service: Service = app.state.service

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx2
 import pytest
@@ -541,16 +541,49 @@ def test_winners_that_change_during_an_estimate_are_estimated_after_it(
         assert estimating.result(20) == regret() == 0.05
 
 
-def test_an_estimate_that_failed_is_made_by_the_next_lookup(
+def test_lookups_go_on_after_an_estimate_that_failed_and_make_it_a_minute_later(
     service: Service, regret: Callable[[], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert regret() == 0.03
     put(service.store, 67)
+    tried = list[object]()
+
+    def failing(*given: object) -> NoReturn:
+        tried.append(given)
+        raise StoreError("damaged")
+
     with monkeypatch.context() as patched:
-        patched.setattr(neighbours, "estimate", fails)
-        with pytest.raises(StoreError):
-            regret()
+        patched.setattr(neighbours, "estimate", failing)
+        assert [regret() for _ in range(3)] == [0.03] * 3
+        assert len(tried) == 1
+    assert regret() == 0.03
+    now = time.monotonic()
+    monkeypatch.setattr("service.results.snapshots.time.monotonic", lambda: now + 61.0)
     assert regret() == 0.04
+
+
+def test_no_answer_of_another_judgement_is_left_when_the_first_one_is_back(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http = TestClient(app, "http://localhost")
+
+    def told(m: int) -> str:
+        staleness: str = http.get("/best-config", params=WHERE | problem(m).to_dict()).json()["staleness"]
+        return staleness
+
+    assert [told(m) for m in (65, 66, 65)] == ["source-changed"] * 3
+    http.get(CURRENT, params=WHERE)
+    held = Held(winners.of_ids, lambda _session, ids: len(ids) > 1)
+    with monkeypatch.context() as patched, ThreadPoolExecutor(1) as pool:
+        patched.setattr(ResultQuality, "state", lambda *_: "another driver")
+        patched.setattr(ResultQuality, "staleness_of", lambda *_: "driver-changed")
+        patched.setattr(winners, "of_ids", held)
+        reading = pool.submit(told, 65)
+        assert held.begun.wait(20)
+        assert told(64) == "driver-changed"
+        held.go_on.set()
+        assert reading.result(20) == "driver-changed"
+    assert [told(m) for m in (64, 65, 64)] == ["source-changed"] * 3
 
 
 def test_nothing_is_kept_of_a_class_that_a_caller_made_up(app: FastAPI, service: Service) -> None:
