@@ -164,13 +164,12 @@ def remove_best(session: Session, target: str, problem: GemmProblem) -> RecordCo
 
 
 def remove_listed(session: Session, problem: GemmProblem, listed: Container[str]) -> RecordCounts:
-    """Take out those of the listed jobs that are of a problem, or its rows of their ladders, and its misses.
-    Its other jobs and its winners stay, and so does the problem if there are any."""
+    """Take out those of the listed jobs that are of a problem, or its rows of their ladders. Its other jobs,
+    its winners and its misses stay, and so does the problem if there are any."""
     alone(session)
     problem_id = entities.find_problem(session, problem)
     if problem_id is None:
         return RecordCounts()
-    _remove_misses(session, problem_id)
     found = session.scalars(select(JobRow.id).where(_is_of(problem_id)))
     named = [job_id for job_id in found if job_id in listed]
     trials = _remove_rows(session, problem_id, named)
@@ -194,7 +193,8 @@ def remove_served(session: Session, problem: GemmProblem) -> int:
     for job_id, status in session.execute(select(JobRow.id, JobRow.status).where(_is_of(problem_id))):
         if not status.final:
             raise InUse(f"job {job_id} of {problem} is {status}; cancel it or wait for its end")
-    _remove_misses(session, problem_id)
+    for table in (MissRow, RetuneRow):
+        session.execute(delete(table).where(table.problem_id == problem_id))
     # NOTE: not by SQL, which would fail for all of them if the JSON of one is damaged.
     staged = session.execute(select(ImportRow.id, ImportRow.staged).where(ImportRow.staged.is_not(None)))
     entering = [import_id for import_id, state in staged if "into" not in state]
@@ -232,11 +232,6 @@ def _is_of(problem_id: int) -> ColumnElement[bool]:
     now."""
     rows = select(LadderRow.job_id).where(LadderRow.problem_id == problem_id)
     return or_(JobRow.problem_id == problem_id, JobRow.id.in_(rows)) & has_entered()
-
-
-def _remove_misses(session: Session, problem_id: int) -> None:
-    for table in (MissRow, RetuneRow):
-        session.execute(delete(table).where(table.problem_id == problem_id))
 
 
 def _remove_rows(session: Session, problem_id: int, ids: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from engine_lab import FakeBench
@@ -656,6 +656,22 @@ def test_a_deletion_of_a_problem_that_broke_off_goes_on_when_it_is_asked_for_aga
     assert again == RecordCounts(jobs=1, trials=ALL - 24)
     assert last_told(store) == {"jobs": 1, "trials": ALL - 24, "artifacts": 0, "best": 0}
     assert left(store) == (0, 0, 0)
+
+
+def test_what_a_delete_could_not_tell_is_not_deleted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = tuned_here(store)
+    with monkeypatch.context() as patch:
+
+        def busy(*_: object, **__: object) -> NoReturn:
+            raise WritersBusy("too many wait")
+
+        patch.setattr(staging.audit, "amend", busy)
+        with pytest.raises(WritersBusy):
+            staging.remove_problem(store, request().problem, "me")
+    with store.read() as session:
+        assert list(session.scalars(select(JobRow.id))) == [job_id]
+    assert staging.remove_problem(store, request().problem, "me").jobs == 1
+    assert last_told(store)["jobs"] == 1
 
 
 def test_a_delete_of_an_import_that_broke_off_is_told_with_what_is_gone(

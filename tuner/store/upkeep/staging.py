@@ -25,6 +25,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, delete, func, select, update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tilewright.schema.codec import encode
@@ -34,7 +35,7 @@ from tuner.store import best, imports
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
 from tuner.store.best import Merged
-from tuner.store.database import Store, StoreError, insert_row
+from tuner.store.database import Store, StoreError, WritersBusy, insert_row
 from tuner.store.models import EventRow, ImportRow, JobRow, TrialRow
 from tuner.store.queue import owners
 from tuner.store.records import RowReader, Unreadable, utc_now
@@ -135,6 +136,7 @@ def remove(store: Store, import_id: str, who: str, stopping: threading.Event | N
     taken = Counter(best=winners)
     with _told(store, entry, taken):
         _take_back(store, import_id, [], stopping, taken)
+        _amend(store, entry, taken)
     return RecordCounts(**taken)
 
 
@@ -170,18 +172,25 @@ def remove_problem(
                 sum(_deleted(step, EventRow.id, job_id))
         with step() as session:
             rest = imports.remove_listed(session, problem, {job_id for job_id, _ in jobs})
-        taken.update(encode(rest))
-    return RecordCounts(**taken)
+            all_taken = encode(RecordCounts(**(taken + Counter(encode(rest)))))
+            audit.amend(session, entry, **all_taken)
+    return RecordCounts(**all_taken)
 
 
 @contextlib.contextmanager
 def _told(store: Store, entry: int, taken: Counter[str]) -> Iterator[None]:
-    """Amend the audit entry of a deletion with what is gone, also if it breaks off."""
+    """Amend the audit entry of a deletion that breaks off with what is gone."""
     try:
         yield
-    finally:
-        with store.begin() as session:
-            audit.amend(session, entry, **encode(RecordCounts(**taken)))
+    except Exception:
+        with contextlib.suppress(SQLAlchemyError, WritersBusy):  # what broke it off says more
+            _amend(store, entry, taken)
+        raise
+
+
+def _amend(store: Store, entry: int, taken: Counter[str]) -> None:
+    with store.begin() as session:
+        audit.amend(session, entry, **encode(RecordCounts(**taken)))
 
 
 def settle(store: Store, staged_id: str, stopping: threading.Event | None = None) -> None:
