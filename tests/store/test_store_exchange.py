@@ -154,7 +154,7 @@ def test_a_decidedly_better_winner_stays(store: Store) -> None:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_winners_that_are_merged_in_any_order_end_with_the_best(store: Store, order: tuple[int, ...]) -> None:
+def test_winners_that_differ_end_with_the_best_in_any_order(store: Store, order: tuple[int, ...]) -> None:
     """Each lies within the spread between races of the next."""
     narrow = [
         dataclasses.replace(best(problem(), speedup=one), speedup_low=one - 0.01, speedup_high=one + 0.01)

@@ -66,9 +66,9 @@ def merge(session: Session, best: BestConfig, created: datetime, entering: Impor
     """Keep the winner of a race that another store ran.
 
     A winner of a trusted import whose artifact is stored comes into use if it is better than the stored
-    winner by its whole interval, or as a full one is than a quick one, or later and not worse so. So stores
-    that merge each other's winners end with the same one. It never replaces a winner that was raced here. Any
-    other imported winner waits to be built and raced here.
+    winner by its whole interval, or as a full one is than a quick one, or later and not worse so. Stores that
+    merge each other's winners end with the same one where no intervals overlap. It never replaces a winner
+    that was raced here. Any other imported winner waits to be built and raced here.
     """
     here = exact(session, best.device_class, best.problem)
     raced_here = any(stored.import_id is None for stored in here)
@@ -137,8 +137,8 @@ def _replace(session: Session, best: BestConfig, created: datetime, import_id: s
 
 
 def _outdoes(earlier: BestConfig, later: BestConfig) -> bool:
-    """Whether the earlier winner is better: by its kind of race, or by the whole of its interval. So winners
-    that are merged in any order end with the same one, though another race might rank them otherwise."""
+    """Whether the earlier winner is better: by its kind of race, or by the whole of its interval. Another
+    race might rank them otherwise."""
     if earlier.timing.disturbed or later.timing.disturbed:
         return not earlier.timing.disturbed
     was, now = earlier.provenance, later.provenance

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, false, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, exists, false, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.codec import decode
@@ -17,7 +17,7 @@ from tilewright.schema.job import JobProgress, JobStatus
 from tuner.store import database, jobs, records
 from tuner.store.access import keys
 from tuner.store.database import JobTaken
-from tuner.store.models import EventRow, JobRow
+from tuner.store.models import EventRow, JobRow, LadderRow
 from tuner.store.queue.owners import is_gone, is_of_earlier_boot
 from tuner.store.records import JobRecord, Unreadable, utc_now
 
@@ -230,7 +230,9 @@ def _requeue(session: Session, device_class: str, lost: ColumnElement[bool]) -> 
 def _is_stuck(session: Session, job_id: str) -> bool:
     """Whether a job was started as often as it may be since it was submitted or had its last result."""
     of_job = EventRow.job_id == job_id
-    results = EventRow.kind.in_(("trial", "row", "best"))
+    # NOTE: a ladder has a winner of each row once; another job races again after each start.
+    is_ladder = session.scalar(select(exists().where(LadderRow.job_id == job_id)))
+    results = EventRow.kind.in_(("trial", "row", "best") if is_ladder else ("trial",))
     last = select(func.coalesce(func.max(EventRow.id), 0)).where(of_job, results)
     since = select(EventRow.data).where(
         of_job, EventRow.kind == "status", EventRow.id > last.scalar_subquery()
