@@ -489,16 +489,22 @@ def test_lookups_go_on_while_the_regret_is_estimated(
         assert estimating.result(20) == "exact"
 
 
-@pytest.mark.parametrize("work", [winners.of_ids, fails])
-def test_no_answer_stays_from_before_winners_were_judged_anew(
-    app: FastAPI, monkeypatch: pytest.MonkeyPatch, work: Callable[..., Any]
-) -> None:
+@pytest.fixture
+def told(app: FastAPI) -> Callable[[int], str]:
+    """The staleness that a lookup by HTTP tells of the winner of an m."""
     http = TestClient(app, "http://localhost")
 
-    def told(m: int) -> str:
+    def of(m: int) -> str:
         staleness: str = http.get("/best-config", params=WHERE | problem(m).to_dict()).json()["staleness"]
         return staleness
 
+    return of
+
+
+@pytest.mark.parametrize("work", [winners.of_ids, fails])
+def test_no_answer_stays_from_before_winners_were_judged_anew(
+    told: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, work: Callable[..., Any]
+) -> None:
     assert [told(m) for m in (64, 65, 64)] == ["source-changed"] * 3
     with monkeypatch.context() as patched, ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(ResultQuality, "state", lambda *_: "another driver")
@@ -563,16 +569,10 @@ def test_lookups_go_on_after_an_estimate_that_failed_and_make_it_a_minute_later(
 
 
 def test_no_answer_of_another_judgement_is_left_when_the_first_one_is_back(
-    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+    app: FastAPI, told: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    http = TestClient(app, "http://localhost")
-
-    def told(m: int) -> str:
-        staleness: str = http.get("/best-config", params=WHERE | problem(m).to_dict()).json()["staleness"]
-        return staleness
-
     assert [told(m) for m in (65, 66, 65)] == ["source-changed"] * 3
-    http.get(CURRENT, params=WHERE)
+    TestClient(app, "http://localhost").get(CURRENT, params=WHERE)  # which makes the set
     held = Held(winners.of_ids, lambda _session, ids: len(ids) > 1)
     with monkeypatch.context() as patched, ThreadPoolExecutor(1) as pool:
         patched.setattr(ResultQuality, "state", lambda *_: "another driver")

@@ -191,8 +191,8 @@ def requeue_lost(session: Session, device_class: str, watch: LeaseWatch) -> list
     is_local = session.get_bind().dialect.name == "sqlite"
     owners = [owner for owner in session.scalars(running) if owner]
     gone = [owner for owner in owners if is_gone(owner) or (is_local and is_of_earlier_boot(owner))]
-    ended = _seen_to_end(session, device_class, watch)
-    return _requeue(session, device_class, or_(ended, JobRow.owner.in_(gone)))
+    lost = or_(_seen_to_end(session, device_class, watch), JobRow.owner.in_(gone))
+    return _requeue(session, device_class, lost)
 
 
 def _seen_to_end(session: Session, device_class: str, watch: LeaseWatch) -> ColumnElement[bool]:
