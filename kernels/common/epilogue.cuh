@@ -19,11 +19,17 @@ struct Epilogue {
         return here;
     }
 
+    // NOTE: with beta = 0 C is not read, as in every BLAS: it may hold NaN.
+    __device__ __forceinline__ bool reads_c() const { return cfg::has_c && beta != ElementAccumulator(0); }
+
     __device__ __forceinline__ Out apply(ElementAccumulator accumulator, int row, int col) const {
+        return finish(accumulator, reads_c() ? c[row * ldc + col] : Out{}, col);
+    }
+
+    // The same with an element of C that was loaded before, or 0.
+    __device__ __forceinline__ Out finish(ElementAccumulator accumulator, Out held, int col) const {
         ElementAccumulator x = alpha * accumulator;
-        // NOTE: with beta = 0 C is not read, as in every BLAS: it may hold NaN.
-        if constexpr (cfg::has_c)
-            if (beta != ElementAccumulator(0)) x += beta * ElementAccumulator(to_accumulator(c[row * ldc + col]));
+        if constexpr (cfg::has_c) x += beta * ElementAccumulator(to_accumulator(held));
         if constexpr (cfg::has_bias) x += ElementAccumulator(to_accumulator(bias[col]));
         return Convert<Out>::from(activate(x));
     }

@@ -145,21 +145,28 @@ private:
     }
 };
 
-// Finishes elements (row, col) and (row, col + 1), or (row + 1, col) if DOWN. C is read inside D only. Elements outside D are
-// never stored, so without a C they take the bias of the last column, which loads without a branch. Call it with
-// Epilogue::pinned().
-template <bool DOWN> __device__ __forceinline__ unsigned finish_pair(Pair pair, const Epilogue& epilogue, int row, int col) {
-    constexpr int down = DOWN ? 1 : 0, right = 1 - down;
-    struct alignas(2 * sizeof(Out)) Finished { Out x, y; };
-    Finished finished;
-    if constexpr (cfg::has_c) {
-        const bool x_inside = row < epilogue.m && col < epilogue.n;
-        const bool y_inside = row + down < epilogue.m && col + right < epilogue.n;
-        finished = {x_inside ? epilogue.apply(pair.x, row, col) : Out{},
-                    y_inside ? epilogue.apply(pair.y, row + down, col + right) : Out{}};
+struct alignas(2 * sizeof(Out)) OutPair { Out x, y; };
+
+// Elements (row, col) and (row, col + 1) of C, or (row + 1, col) if DOWN; 0 outside D. Call it if Epilogue::reads_c(), for many
+// pairs before the first is finished: else the loads come one after the other.
+template <bool DOWN> __device__ __forceinline__ OutPair load_c(const Epilogue& epilogue, int row, int col) {
+    OutPair held{};
+    const Out* const from = epilogue.c + row * epilogue.ldc + col;
+    const bool inside = row < epilogue.m && col < epilogue.n;
+    if constexpr (!DOWN && cfg::align_d >= int(sizeof(OutPair))) {
+        if (inside) held = *reinterpret_cast<const OutPair*>(from);
     } else {
-        const int last = epilogue.n - 1;
-        finished = {epilogue.apply(pair.x, row, min(col, last)), epilogue.apply(pair.y, row + down, min(col + right, last))};
+        if (inside) held.x = *from;
+        if (inside && (DOWN ? row + 1 < epilogue.m : col + 1 < epilogue.n)) held.y = from[DOWN ? epilogue.ldc : 1];
     }
+    return held;
+}
+
+// Finishes elements (row, col) and (row, col + 1), or (row + 1, col) if DOWN, with theirs of C. Elements outside D are never
+// stored, so they take the bias of the last column, which loads without a branch. Call it with Epilogue::pinned().
+template <bool DOWN> __device__ __forceinline__ unsigned finish_pair(Pair pair, OutPair held, const Epilogue& epilogue, int col) {
+    const int last = epilogue.n - 1;
+    const OutPair finished{epilogue.finish(pair.x, held.x, min(col, last)),
+                           epilogue.finish(pair.y, held.y, min(col + (DOWN ? 0 : 1), last))};
     return reinterpret_cast<const unsigned&>(finished);
 }

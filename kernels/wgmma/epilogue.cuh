@@ -1,7 +1,7 @@
 // Epilogue: accumulators to D, directly in stores of two neighbours, or through shared memory in 16-byte stores. A warp owns 16
 // rows of each atom of its warpgroup, and stages only those.
 #pragma once
-#include "common/ptx/cp_async.cuh"
+#include "common/ptx/load_store.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/wgmma.cuh"
 #include "common/raster.cuh"
@@ -34,16 +34,25 @@ using TileD = SmemTile<cfg::tile_m, cfg::tile_n * int(sizeof(Out)), SmemLayout::
 // `base` is a multiple of 16, so the swizzle of a row follows from the lane alone.
 __device__ __forceinline__ void stage_rows(const Accumulator& acc, int atom, const Epilogue& epilogue, unsigned smem,
                                             TileCoord origin, int base) {
+    constexpr int together = cfg::has_c ? 16 : 4; // pairs
     const int lane = threadIdx.x % 32;
     const int row = origin.m + base + lane / 4, col = origin.n + lane % 4 * 2;
 #pragma unroll
-    for (int p = 0; p < Accumulator::pairs; p += 4) {
+    for (int first = 0; first < Accumulator::pairs; first += together) {
         const Epilogue here = epilogue.pinned();
-        unsigned four[4];
+        OutPair held[together] = {};
+        if (here.reads_c())
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-            four[i] = finish_pair<false>(acc.pair(atom, p + i), here, row + i % 2 * 8, col + (p + i) / 2 * 8);
-        stmatrix_x4(smem + TileD::chunk_from(base, lane % 16, p / 2 + lane / 16), four);
+            for (int i = 0; i < together && first + i < Accumulator::pairs; ++i)
+                held[i] = load_c<false>(here, row + i % 2 * 8, col + (first + i) / 2 * 8);
+#pragma unroll
+        for (int p = first; p < first + together && p < Accumulator::pairs; p += 4) {
+            unsigned four[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                four[i] = finish_pair<false>(acc.pair(atom, p + i), held[p - first + i], here, col + (p + i) / 2 * 8);
+            stmatrix_x4(smem + TileD::chunk_from(base, lane % 16, p / 2 + lane / 16), four);
+        }
     }
 }
 

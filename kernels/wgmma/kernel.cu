@@ -12,7 +12,7 @@
 //   -DB_TRANSPOSED=1 -DTILE_M=128 -DTILE_N=256 -DTILE_K=64 -DRASTER=0 -DRASTER_SNAKE=0 -DSWIZZLE_SIZE=8 -DSPLIT_K=1 -DALIGN_D=16
 //   -DACTIVATION=0 -DHAS_BIAS=0 -DHAS_C=0 -DWARPGROUPS=2 -DSTAGES=4 -DACCUMULATE=0
 //   -DEPILOGUE=1 -DBOX_LINES=0 -DARRIVALS=0 wgmma/kernel.cu
-#include "common/ptx/cp_async.cuh"
+#include "common/ptx/load_store.cuh"
 #include "common/ptx/control.cuh"
 #include "common/epilogue.cuh"
 #include "common/raster.cuh"

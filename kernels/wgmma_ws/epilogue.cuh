@@ -1,11 +1,39 @@
 // Epilogue: the accumulators of a warpgroup tile to D, straight from registers or subtile by subtile through shared memory.
 #pragma once
 #include "common/ptx/control.cuh"
-#include "common/ptx/cp_async.cuh"
 #include "common/ptx/ldmatrix.cuh"
 #include "common/ptx/load_store.cuh"
 #include "common/ptx/mbarrier.cuh"
 #include "wgmma_ws/config.cuh"
+
+// Brings a consumer's slice of C to the L2 while its products run, a few rows at each k tile: all at once they would delay the
+// loads of A and B. Without it the epilogue waits for the memory. Tiles with SWAP_AB are too small to gain.
+class PrefetchC {
+public:
+    static constexpr bool useful = cfg::has_c && cfg::split_k == 1 && cfg::align_d == 16 && !cfg::swap_ab;
+
+    // `c` is where the slice at (row, col) starts.
+    __device__ __forceinline__ void start(const Epilogue& epilogue, const Out* c, int row, int col, int k_tiles) {
+        from = c + static_cast<long long>(thread()) * epilogue.ldc;
+        step = 128 * epilogue.ldc;
+        rows = epilogue.reads_c() ? epilogue.m - row : 0;
+        bytes = max(min(cfg::slice_n, epilogue.n - col), 0) * int(sizeof(Out));
+        turn = thread() % max(k_tiles, 1);
+    }
+    __device__ __forceinline__ void at(int k_tile) const {
+        if (k_tile != turn) return;
+#pragma unroll
+        for (int first = 0; first < cfg::atoms * 64; first += 128)
+            if (first + thread() < min(cfg::atoms * 64, rows)) l2_prefetch(from + first / 128 * step, bytes);
+    }
+
+private:
+    const Out* from;       // the thread's first row
+    long long step;        // to its second
+    int rows, bytes, turn; // rows inside D, bytes of each, the thread's k tile
+
+    static __device__ __forceinline__ int thread() { return threadIdx.x % 128; }
+};
 
 class Store {
 public:
@@ -24,7 +52,10 @@ public:
 #pragma unroll
                 for (int i = 0; i < atom_subtiles; ++i) {
                     const Epilogue here = epilogue.pinned();
-                    store_subtile([&](int p, int x, int y) { return finish(here, acc, atom, p, x, y); }, smem, atom, i);
+                    constexpr int pairs = subtile_n / 4;
+                    OutPair held[pairs] = {};
+                    load_pairs(held, here, atom, i * pairs);
+                    store_subtile([&](int p) { return finish(here, acc, held[p - i * pairs], atom, p); }, smem, atom, i);
                 }
             } else {
                 store_direct(acc, atom);
@@ -34,15 +65,16 @@ public:
 
     // Overlapped store: finishes a tile and keeps it in registers.
     __device__ __forceinline__ void keep(const Accumulator& acc) {
-        const int x = thread() / 32 * 16 + thread() % 32 / 4, y = thread() % 4 * 2;
 #pragma unroll
         for (int atom = 0; atom < cfg::atoms; ++atom)
 #pragma unroll
             for (int first = 0; first < Accumulator::pairs; first += pinned_pairs) {
                 const Epilogue here = epilogue.pinned();
+                OutPair held[pinned_pairs] = {};
+                load_pairs(held, here, atom, first);
 #pragma unroll
                 for (int p = first; p < first + pinned_pairs && p < Accumulator::pairs; ++p)
-                    kept[atom][p] = finish(here, acc, atom, p, x + p % 2 * 8, y + p / 2 * 8);
+                    kept[atom][p] = finish(here, acc, held[p - first], atom, p);
             }
         any_kept = true;
     }
@@ -50,7 +82,7 @@ public:
     __device__ __forceinline__ void store_kept(const SharedMemory& smem, int number) const {
         if (!any_kept) return;
         const int atom = number / atom_subtiles;
-        store_subtile([&](int p, int, int) { return kept[atom][p]; }, smem, atom, number % atom_subtiles);
+        store_subtile([&](int p) { return kept[atom][p]; }, smem, atom, number % atom_subtiles);
     }
 
 private:
@@ -65,22 +97,34 @@ private:
     __device__ __forceinline__ int row(int atom, int x, int y) const { return row0 + (cfg::swap_ab ? y : atom * 64 + x); }
     __device__ __forceinline__ int column(int atom, int x, int y) const { return col0 + (cfg::swap_ab ? atom * 64 + x : y); }
 
-    // Pair p of an atom, whose first element is at (x, y), as two elements of D.
-    __device__ __forceinline__ unsigned finish(const Epilogue& here, const Accumulator& acc, int atom, int p, int x, int y) const {
-        return finish_pair<cfg::swap_ab>(acc.pair(atom, p), here, row(atom, x, y), column(atom, x, y));
+    // Where the first element of pair p of this thread lies in an atom.
+    static __device__ __forceinline__ int pair_x(int p) { return thread() / 32 * 16 + thread() % 32 / 4 + p % 2 * 8; }
+    static __device__ __forceinline__ int pair_y(int p) { return thread() % 4 * 2 + p / 2 * 8; }
+
+    // The pairs of C from pair `first` of an atom on.
+    template <int COUNT>
+    __device__ __forceinline__ void load_pairs(OutPair (&held)[COUNT], const Epilogue& here, int atom, int first) const {
+        if (!here.reads_c()) return;
+#pragma unroll
+        for (int p = first; p < first + COUNT && p < Accumulator::pairs; ++p)
+            held[p - first] = load_c<cfg::swap_ab>(here, row(atom, pair_x(p), pair_y(p)), column(atom, pair_x(p), pair_y(p)));
     }
 
-    static constexpr int pinned_pairs = 8;
+    // Pair p of an atom, with its pair of C, as two elements of D.
+    __device__ __forceinline__ unsigned finish(const Epilogue& here, const Accumulator& acc, OutPair held, int atom, int p) const {
+        return finish_pair<cfg::swap_ab>(acc.pair(atom, p), held, here, column(atom, pair_x(p), pair_y(p)));
+    }
+
+    static constexpr int pinned_pairs = cfg::has_c ? 16 : 8;
 
     __device__ __forceinline__ void store_direct(const Accumulator& acc, int atom) const {
-        const int x = thread() / 32 * 16 + thread() % 32 / 4, y = thread() % 4 * 2;
 #pragma unroll
         for (int first = 0; first < cfg::slice_n / 4; first += pinned_pairs) {
             const Epilogue here = epilogue.pinned();
 #pragma unroll
             for (int p = first; p < first + pinned_pairs && p < cfg::slice_n / 4; ++p) {
                 const Pair pair = acc.pair(atom, p);
-                const int ax = x + p % 2 * 8, ay = y + p / 2 * 8;
+                const int ax = pair_x(p), ay = pair_y(p);
                 if constexpr (cfg::swap_ab) {
                     here.store(pair.x, row(atom, ax, ay), column(atom, ax, ay));
                     here.store(pair.y, row(atom, ax, ay) + 1, column(atom, ax, ay));
@@ -125,16 +169,12 @@ private:
     // NOTE: pairs 4 q .. 4 q + 3 are four 8 x 8 matrices: x and x + 8 at one y, then at y + 8.
     template <class Value> static __device__ __forceinline__ void stage_subtile(Value value, unsigned target, int i) {
         const int lane = thread() % 32, warp = thread() / 32;
-        const int x = warp * 16 + lane / 4, y = lane % 4 * 2;
 #pragma unroll
         for (int p = 0; p < subtile_n / 4; p += 4) {
             const int matrices = subtile_n / 4 - p < 4 ? 2 : 4;
             unsigned values[4] = {};
 #pragma unroll
-            for (int matrix = 0; matrix < matrices; ++matrix) {
-                const int at = i * (subtile_n / 4) + p + matrix;
-                values[matrix] = value(at, x + at % 2 * 8, y + at / 2 * 8);
-            }
+            for (int matrix = 0; matrix < matrices; ++matrix) values[matrix] = value(i * (subtile_n / 4) + p + matrix);
             const int chunk = cfg::swap_ab ? Subtile::chunk(p / 2 * 8 + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2)
                                            : Subtile::chunk(warp * 16 + lane % 16, p / 2 + lane / 16);
             if (matrices == 4)

@@ -107,6 +107,10 @@ public:
             skip_other(scheduler);
         }
         while (scheduler.next(work)) {
+            if constexpr (PrefetchC::useful) {
+                const int m0 = work.m + row, n0 = work.n + column;
+                ahead.start(store.epilogue, c + work.batch * stride_c + m0 * store.epilogue.ldc + n0, m0, n0, work.k_tiles());
+            }
             if constexpr (cfg::pingpong) order_wait();
             if constexpr (cfg::promote > 0)
                 multiply_promoted(acc, work.k_tiles());
@@ -149,9 +153,10 @@ private:
     int row, column;         // where the slice that it finishes starts, in a tile
     unsigned long long x, y; // descriptors in stage 0 of wgmma's A and B
     RingState state;
+    PrefetchC ahead;
 
     // Ping-pong order: one consumer multiplies while the other stores. NOTE: named barrier 0 is for the start, 1 to 3 belong to
-    // the consumers, 4 and 5 order the consumers.
+    // the consumers, 4 and 5 order them here, and 4 lets staggered ones meet.
     __device__ __forceinline__ void order_wait() const { named_barrier_sync(4 + consumer, 256); }
     __device__ __forceinline__ void order_arrive() const { named_barrier_arrive(5 - consumer, 256); }
     // Skips the other consumer's work tile and its stages; false if there is none.
@@ -187,6 +192,7 @@ private:
     __device__ __forceinline__ void multiply_next(Accumulator& acc, int index) {
         mbarrier_wait(smem.ring.full(state.stage), state.phase);
         multiply_tile(acc, state.stage, index);
+        if constexpr (PrefetchC::useful) ahead.at(index);
         wgmma_wait<1>();
         if (index >= 1) release(state.stage >= 1 ? state.stage - 1 : cfg::stages - 1);
         state.advance();
@@ -206,6 +212,7 @@ private:
         for (int index = 0; index < k_tiles; ++index) {
             mbarrier_wait(smem.ring.full(state.stage), state.phase);
             multiply_tile(chunk, state.stage, index % every);
+            if constexpr (PrefetchC::useful) ahead.at(index);
             chunk.finish();
             release(state.stage);
             state.advance();

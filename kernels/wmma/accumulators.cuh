@@ -1,7 +1,7 @@
 // The accumulators of a warp tile, wmma fragments of 16 x 16, and their way to D: whole fragments to shared memory in the
 // accumulate type, from there fixed elements to every thread.
 #pragma once
-#include "common/ptx/cp_async.cuh"
+#include "common/ptx/load_store.cuh"
 #include "common/ptx/wmma.cuh"
 #include "common/epilogue.cuh"
 #include "common/split_k.cuh"

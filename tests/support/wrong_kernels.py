@@ -20,6 +20,7 @@ PLAIN = dataclasses.replace(FULL, batch=1, has_bias=False, has_c=False)
 LONG = GemmProblem(200, 272, 2048, "float16", "nt")
 SHORT = GemmProblem(200, 272, 40, "float16", "nt")
 ODD = GemmProblem(199, 271, 329, "float16", "nt")
+ODD_C = dataclasses.replace(ODD, has_c=True)
 RELU = dataclasses.replace(PLAIN, activation="relu")
 GELU = dataclasses.replace(PLAIN, activation="gelu")
 FLOAT32 = GemmProblem(200, 272, 328, "float32", "nn")
@@ -78,9 +79,9 @@ ONE_CLUSTER = SQUARE_TILE | ONE_PART | {"cluster_k": 2, "cluster_m": 1, "cluster
 FAULTS = (
     # The epilogue that most families share.
     Fault("mma_sync", EPILOGUE, "x = alpha * accumulator;", "x = accumulator;"),
-    Fault("mma_sync", EPILOGUE, "if (beta != ElementAccumulator(0)) x +=", "x +="),
+    Fault("mma_sync", EPILOGUE, "reads_c() ? c[row * ldc + col] : Out{}", "c[row * ldc + col]"),
     Fault("mma_sync", EPILOGUE, "c[row * ldc + col]", "c[col]"),
-    Fault("mma_sync", EPILOGUE, "bias[col]", "bias[row]"),
+    Fault("mma_sync", EPILOGUE, "bias[col]", "bias[n - 1 - col]"),
     Fault("mma_sync", EPILOGUE, "from(activate(x))", "from(x)", RELU),
     Fault("mma_sync", EPILOGUE, "|| x != x ? x : R(0)", "? x : R(0.5)", RELU),
     Fault("mma_sync", EPILOGUE, "cubic = -0.1029432397f", "cubic = -0.05f", GELU),
@@ -244,8 +245,10 @@ FAULTS = (
     # wgmma_ws: the repack kernel, the epilogue, split-K.
     Fault("wgmma_ws", REPACK, "const int bits = shift % 4 * 8;", "const int bits = 0;", ODD),
     Fault("wgmma_ws", REPACK, "end_chunk <= last", "end_chunk < last", ODD),
-    Fault("wgmma_ws", WS_STORE, "values[matrix] = value(at,", "values[matrix] = value(at ^ 1,", PLAIN),
+    Fault("wgmma_ws", WS_STORE, "values[matrix] = value(", "values[matrix] = value(1 ^ ", PLAIN),
     Fault("wgmma_ws", WS_STORE, "if (last) here[first] = low;", "", ODD, {"epilogue": "stmatrix"}),
+    Fault("wgmma_ws", WS_STORE, "held[p - i * pairs]", "held[0]"),
+    Fault("wgmma_ws", "common/wgmma.cuh", "from[DOWN ? epilogue.ldc : 1]", "from[0]", ODD_C),
     Fault(
         "wgmma_ws",
         WS_SPLIT,

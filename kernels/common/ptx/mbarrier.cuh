@@ -44,7 +44,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
     while (!mbarrier_try_wait(barrier, parity)) {}
 }
 
-// Named barriers. Barrier `id` (1 .. 15; 0 is __syncthreads) completes when `threads` threads have arrived.
+// Named barriers. Barrier `id` (0 .. 15; __syncthreads uses 0) completes when `threads` threads have arrived.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
