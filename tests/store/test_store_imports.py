@@ -36,7 +36,7 @@ from service.http.views import cursor, import_cursor, import_place
 from tilewright.schema.entries import Import, ImportCounts, RecordCounts
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import QUICK_METHOD, BestConfig, Outcome
+from tilewright.schema.trial import QUICK_METHOD, BestConfig, LadderKernel, Outcome, Trial
 from tuner.job import neighbours
 from tuner.store import best as winners
 from tuner.store import entities, exchange, imports, jobs, misses, sets, trials
@@ -136,6 +136,65 @@ def test_nobody_displaces_a_winner_that_was_raced_here(store: Store) -> None:
         (stored,) = winners.exact(session, HOST_CLASS, of)
         assert (stored.best.speedup, stored.import_id) == (1.1, None)
     assert neighbours.first_tries(store, HOST, of)[:2] == [config(32), config(48)]
+
+
+def held(store: Store, won: BestConfig) -> int:
+    """Quarantine the config of a winner, as if its kernel had broken a device; gives the entry."""
+    with store.begin() as session:
+        mine, _ = jobs.submit(session, request(seed=7), HOST)
+        claims.claim(session, HOST_CLASS, "me")
+    broke = Trial(0, won.config, outcome=Outcome.TIMEOUT, message="no answer", own_fault=True)
+    broke = dataclasses.replace(broke, provenance=won.provenance, artifact=won.artifact)
+    JobRecorder(store, mine.id, "node-3").add_trial(broke, artifact())
+    with store.read() as session:
+        return quarantine.listing(session)[0].id
+
+
+def test_nobody_displaces_a_quarantined_winner_that_was_raced_here(store: Store) -> None:
+    of = problem()
+    with store.begin() as session:
+        winners.put(session, best(of, speedup=1.1))
+        entities.put_artifact_bytes(session, ELSE.to_bytes(), TRUSTED.id)
+    entry = held(store, best(of))
+    with store.begin() as session:
+        assert winners.exact(session, HOST_CLASS, of) == []
+        assert winners.merge(session, foreign(of), ENTERED + timedelta(days=9999), TRUSTED) == "waiting"
+        assert quarantine.release(session, entry)
+        (stored,) = winners.exact(session, HOST_CLASS, of)
+        assert (stored.best.speedup, stored.import_id) == (1.1, None)
+
+
+def test_a_winner_that_is_quarantined_here_takes_no_other_out_of_service(store: Store) -> None:
+    of = problem()
+    with store.begin() as session:
+        entities.put_artifact_bytes(session, ELSE.to_bytes(), TRUSTED.id)
+        assert winners.merge(session, foreign(of, tile=16), ENTERED, TRUSTED) == "in use"
+    better = foreign(of, speedup=199.0, tile=48)
+    held(store, better)
+    with store.begin() as session:
+        assert winners.merge(session, better, ENTERED + timedelta(days=9999), TRUSTED) == "known"
+        (stored,) = winners.exact(session, HOST_CLASS, of)
+        assert stored.best.config == config(16)
+
+
+def test_a_row_that_is_tuned_alone_stays_a_row_of_its_ladder(store: Store) -> None:
+    of = problem()
+    own, other = artifact().digest, ELSE.digest
+    with store.begin() as session:
+        entities.put_artifact_bytes(session, ELSE.to_bytes(), TRUSTED.id)
+        told = (LadderKernel(own, 0.0, 1.25), LadderKernel(other, 0.02, 1.22))
+        assert winners.put(session, dataclasses.replace(best(of, speedup=1.25), kernels=told))
+        won = dataclasses.replace(best(of, speedup=1.5), artifact=other, config=config(32))
+        assert winners.put(session, won)
+        (stored,) = winners.exact(session, HOST_CLASS, of)
+        first, second = stored.best.kernels or ()
+        assert first == LadderKernel(other, 0.0, 1.5)
+        assert (second.artifact, second.speedup) == (own, 1.25)
+        assert second.regret == pytest.approx(0.2)  # 1.5 / 1.25 - 1
+        on_another = dataclasses.replace(won.provenance, driver="another")
+        assert winners.put(session, dataclasses.replace(won, provenance=on_another))
+        (stored,) = winners.exact(session, HOST_CLASS, of)
+        assert stored.best.kernels is None
 
 
 def test_what_nobody_signed_is_no_winner_and_waits(store: Store) -> None:

@@ -7,6 +7,7 @@ Winners whose config is quarantined are left out of what is served and of what s
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import json
 import math
@@ -23,7 +24,7 @@ from tilewright.schema.entries import Import
 from tilewright.schema.job import ladder_of
 from tilewright.schema.kernel import Preconditions
 from tilewright.schema.problem import GemmProblem
-from tilewright.schema.trial import BestConfig, Provenance
+from tilewright.schema.trial import BestConfig, LadderKernel, Provenance
 from tuner.store import entities, exchange, records, sets
 from tuner.store.database import StoreError, insert_new, insert_or_update, parts
 from tuner.store.faults import quarantine
@@ -58,8 +59,24 @@ def put(session: Session, best: BestConfig) -> bool:
         return False
     if not best.timing.disturbed and not best.provenance.quick:
         session.execute(delete(ImportedBestRow).where(*_same(session, best)))
-    _replace(session, best, utc_now(), None)
+    _replace(session, _on_ladder(best, stored), utc_now(), None)
     return True
+
+
+def _on_ladder(best: BestConfig, stored: Sequence[BestConfig]) -> BestConfig:
+    """The winner of a job on one problem, with what is known of the ladder's kernels on it if it is a row of
+    one, so that lookups between the rows go on. Their regret grows as the winner is further ahead of the
+    vendor library."""
+    before = next((one for one in stored if one.kernels and _comparable(one, best)), None)
+    if best.kernels is not None or before is None:
+        return best
+    gain = max(1.0, best.speedup / before.speedup)
+    others = [
+        LadderKernel(one.artifact, gain * (1.0 + one.regret) - 1.0, min(one.speedup, best.speedup))
+        for one in before.kernels or ()
+        if one.artifact != best.artifact
+    ]
+    return dataclasses.replace(best, kernels=(LadderKernel(best.artifact, 0.0, best.speedup), *others))
 
 
 def merge(session: Session, best: BestConfig, created: datetime, entering: Import) -> Merged:
@@ -68,11 +85,17 @@ def merge(session: Session, best: BestConfig, created: datetime, entering: Impor
     A winner of a trusted import whose artifact is stored comes into use if it is better than the stored
     winner by its whole interval, or as a full one is than a quick one, or later and not worse so. Stores that
     merge each other's winners end with the same one where no intervals overlap. It never replaces a winner
-    that was raced here. Any other imported winner waits to be built and raced here.
+    that was raced here, be it quarantined, nor one that is served by one that a quarantine holds back. Any
+    other imported winner waits to be built and raced here.
     """
     here = exact(session, best.device_class, best.problem)
-    raced_here = any(stored.import_id is None for stored in here)
-    if raced_here or not entering.trusted or not entities.has_artifact(session, best.artifact):
+    if here and quarantine.of_winner(session, best.config, best.provenance, created) is not None:
+        return "known"
+    mine = BestConfigRow.device_class == best.device_class, ProblemRow.canonical == _canonical(best)
+    raced_here = session.scalar(
+        _all().with_only_columns(BestConfigRow.id).where(*mine, BestConfigRow.import_id.is_(None))
+    )
+    if raced_here is not None or not entering.trusted or not entities.has_artifact(session, best.artifact):
         return _wait(session, best, created, entering, here)
     for stored in here:
         older = stored.created >= created and not _outdoes(best, stored.best)
@@ -141,11 +164,19 @@ def _outdoes(earlier: BestConfig, later: BestConfig) -> bool:
     race might rank them otherwise."""
     if earlier.timing.disturbed or later.timing.disturbed:
         return not earlier.timing.disturbed
-    was, now = earlier.provenance, later.provenance
-    if was.quick is not now.quick:
-        return now.quick
-    comparable = (was.driver, was.method) == (now.driver, now.method)
-    return comparable and earlier.speedup_low > later.speedup_high
+    if earlier.provenance.quick is not later.provenance.quick:
+        return later.provenance.quick
+    return _comparable(earlier, later) and earlier.speedup_low > later.speedup_high
+
+
+def _comparable(one: BestConfig, other: BestConfig) -> bool:
+    """Whether two results were raced by the same method on the same driver."""
+    was, now = one.provenance, other.provenance
+    return (was.driver, was.method) == (now.driver, now.method)
+
+
+def _canonical(best: BestConfig) -> str:
+    return records.canonical(best.problem.to_dict())
 
 
 def exact(session: Session, target: str, problem: GemmProblem) -> list[StoredBest]:

@@ -88,16 +88,21 @@ class Catalog:
         """The winner of one of the two rows around a problem: the winner that lost less on the other row.
 
         It must not be slower than the vendor library on either row; the vendor library if no such winner may
-        run. None if near matches are off, if the results next to the problem are not two rows of a ladder
-        that are at most a factor of 2 apart, or if neither winner was measured on both.
+        run. None if near matches are off, if the problem is not between two rows of a ladder that are at most
+        a factor of 2 apart, if the vendor library won a race of a single problem between them, or if neither
+        winner was measured on both.
         """
         if limits.max_regret is None:
             return None
         rows = self._rows.get(_weight(problem), [])
-        above = bisect.bisect(rows, problem.m, key=_m)
-        both = rows[above - 1 : above + 1] if 0 < above < len(rows) else []
-        if both and both[1].problem.m > _WIDEST * both[0].problem.m:
+        place = bisect.bisect(rows, problem.m, key=_m)
+        below = next((row for row in range(place - 1, -1, -1) if rows[row].kernels), None)
+        above = next((row for row in range(place, len(rows)) if rows[row].kernels), None)
+        if below is None or above is None or rows[above].problem.m > _WIDEST * rows[below].problem.m:
             return None
+        if any(one.verdict == "vendor" for one in rows[below + 1 : above]):
+            return None
+        both = rows[below], rows[above]
         known = [(entry, on) for entry in both if (on := _measured(entry, both))]
         if not known:
             return None

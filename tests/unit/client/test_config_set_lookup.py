@@ -257,12 +257,17 @@ def test_outside_of_a_ladder_near_matches_answer() -> None:
     assert ladder(ROW_64, apart)(70).kind == "nearest"  # no kernel was measured on both rows
 
 
-def test_rows_far_apart_and_rows_with_another_result_between_them_do_not_answer() -> None:
+def test_rows_far_apart_do_not_answer() -> None:
     wide = row(129, BIG, {SMALL: (0.06, 1.2), BIG: (0.01, 1.3)})
     assert ladder(ROW_64, wide)(80).kind == "nearest"
+
+
+def test_a_result_between_two_rows_leaves_them_a_ladder_unless_the_vendor_library_won_it() -> None:
     alone = entry(dataclasses.replace(TUNED, m=96), KERNEL)
     asked = ladder(ROW_64, alone, ROW_128)
-    assert [asked(m).kind for m in (80, 96, 110)] == ["nearest", "exact", "nearest"]
+    assert [asked(m).kind for m in (80, 96, 110)] == ["ladder", "exact", "ladder"]
+    asked = ladder(ROW_64, alone | {"verdict": "vendor", "use_vendor": True}, ROW_128)
+    assert [asked(m).kind for m in (80, 96, 110)] == ["nearest", "vendor", "nearest"]
 
 
 def test_kernels_between_rows_must_be_able_to_run() -> None:
