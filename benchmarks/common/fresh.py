@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.results import device_facts, now
+from benchmarks.common.results import device_facts, now, sources
 from kernels.base.spec import Language
 from kernels.base.tile_hint import TileHint
 from kernels.compiler.build import compiler_version
@@ -262,6 +262,7 @@ class FreshTuner:
             **device_facts(self.bench.spec, self.bench.driver),
             "gpu": self.bench.identity,
             "package": __version__,
+            "sources": sources(),
             "method": METHOD,
             "rehearsed": self._rehearsed,
             "libraries": {"compiler": compiler_version(language), **_libraries()},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fcntl
+import functools
+import hashlib
 import json
 import os
 import platform
@@ -49,6 +51,17 @@ def commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return found.stdout.strip()
+
+
+@functools.cache
+def sources() -> str:
+    """A digest of all that a result rests on: the sources of kernels, tuner and client."""
+    root, digest = RESULTS.parents[1], hashlib.sha256()
+    for folder in ("client", "kernels", "tuner"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".py", ".cu", ".cuh", ".h", ".c"):
+                digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def write_json(path: Path, data: Any) -> None:

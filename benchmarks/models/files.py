@@ -12,7 +12,8 @@ from benchmarks.common.pages import ReportError
 from benchmarks.common.results import write_json
 
 Row = dict[str, Any]
-ALIKE = ("driver", "method", "libraries")  # of what rows rest on: one of another is measured again
+# Of what rows rest on: one of another is measured again.
+ALIKE = ("driver", "method", "libraries", "sources")
 
 
 class RowFile:

@@ -104,6 +104,7 @@ def test_resume_goes_on_after_the_rows_with_a_result(ran, tmp_path) -> None:
             ("method", "interleaved-v1"),
             ("libraries", {"numpy": "1.0"}),
             ("libraries", None),
+            ("sources", "0" * 16),
         ],
     ),
 )
