@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -137,7 +138,6 @@ class ServiceKey:
 
     Raises:
         InvalidProblem: the key given is none.
-        TrustError: others may write to the file of a key that is to be kept under another URL.
     """
 
     def __init__(self, url: str, folder: Path, given: str | None = None, formerly: str = "") -> None:
@@ -146,23 +146,38 @@ class ServiceKey:
         self._given = None if given is None else checked_key(given)
         self._seen: str | None = None
         self._served: dict[str, int] = {}
-        if "@" in formerly:
-            self._adopt(ServiceKey(formerly.rstrip("/"), folder))
+        self._before = ServiceKey(formerly.rstrip("/"), folder) if "@" in formerly else None
+        with contextlib.suppress(TrustError):  # which is raised again where the key is needed
+            self._adopt()
 
-    def _adopt(self, before: ServiceKey) -> None:
-        """Take over a key that was kept under another URL, and remove its file."""
-        if before.known and not self._kept():
-            self._keep(before.known)
+    def _adopt(self) -> None:
+        """Take over a key that was kept under another URL, and remove its file.
+
+        Raises:
+            TrustError: one of the two files is there but gives no key.
+        """
+        before = self._before
+        if before is None:
+            return
+        try:
+            key = before.known
+        except TrustError as error:  # whose URL has the password
+            raise TrustError(str(error).replace(before._url, self._url)) from None
+        if key and not self._kept():
+            self._keep(key)
         with contextlib.suppress(OSError):
             before._file.unlink()
+        self._before = None
 
     @property
     def known(self) -> str | None:
         """The key; None before any was seen.
 
         Raises:
-            TrustError: others may write to the file that keeps it.
+            TrustError: others may write to the file that keeps it, or it is there but gives no key.
         """
+        if not (self._given or self._seen):
+            self._adopt()
         return self._given or self._seen or self._kept()
 
     def check(self, signature: str | None, signed: bytes, *, first: bool = True) -> None:
@@ -262,23 +277,43 @@ class ServiceKey:
         return f"{self._url} {wanted}: {ask}; if it did, {then}"
 
     def _kept(self) -> str | None:
-        # NOTE: others who can write to the folder could leave a key of theirs there.
+        """The key in the file; None if there is no file.
+
+        Raises:
+            TrustError: the file is there, but gives no key that this user must have kept.
+        """
+        # NOTE: others who can write to the folder could leave a key of theirs there, or spoil the file: to
+        # take the next key instead would drop the first one.
         try:
-            with open(self._file, encoding="utf-8", opener=without_waiting) as file:
+            with open(self._file, encoding="utf-8", errors="replace", opener=without_waiting) as file:
                 status = os.fstat(file.fileno())
-                if status.st_uid not in (0, os.geteuid()):
-                    return None
-                if status.st_mode & 0o022:  # to take the next key instead would drop the first one
-                    raise TrustError(
-                        f"others may write to {self._file}, the first key of {self._url}: compare it with"
-                        f" 'tilewright trust show' and run 'chmod 600 {self._file}', or pass trust="
-                    )
-                key, _, url = file.read(_LONGEST).partition(" ")
-        except (OSError, ValueError):
+                text = file.read(_LONGEST) if stat.S_ISREG(status.st_mode) else ""
+        except (FileNotFoundError, ValueError):
             return None
-        if url.strip() == self._url and _KEY.fullmatch(key):
-            self._seen = key
-        return self._seen
+        except OSError as error:
+            try:
+                status = self._file.lstat()
+            except OSError:  # there is no such folder, or this user may not enter it
+                return None
+            text = ""
+            if _is_own(status):
+                raise TrustError(
+                    f"cannot read {self._file}, the first key of {self._url}: {error.strerror};"
+                    " try again once this user can read it, or pass trust="
+                ) from error
+        key, _, url = text.partition(" ")
+        if not _is_own(status) or url.strip() != self._url or not _KEY.fullmatch(key):
+            raise TrustError(
+                f"{self._file} should hold the first key of {self._url}, but is damaged, a link or of another"
+                " user: check who changed it, and delete it to trust the next key seen, or pass trust="
+            )
+        if status.st_mode & 0o022:
+            raise TrustError(
+                f"others may write to {self._file}, the first key of {self._url}: compare it with"
+                f" 'tilewright trust show' and run 'chmod 600 {self._file}', or pass trust="
+            )
+        self._seen = key
+        return key
 
     def _keep(self, key: str) -> str:
         """Keep the first key; returns the key of another process if that was faster."""
@@ -288,11 +323,14 @@ class ServiceKey:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             try:
                 with open(os.open(beside, flags, 0o600), "w", encoding="utf-8") as file:
-                    if os.fstat(file.fileno()).st_mode & 0o022:
+                    status = os.fstat(file.fileno())
+                    if status.st_mode & 0o022 or not _is_own(status):
                         raise PermissionError(
-                            "a file system without modes: another user could replace the key"
+                            "a file system without modes or owners: another user could replace the key"
                         )
                     file.write(f"{key} {self._url}\n")
+                    file.flush()
+                    os.fsync(file.fileno())  # a crash must not leave a file without a key
                 os.link(beside, self._file)
             finally:
                 beside.unlink(missing_ok=True)
@@ -315,6 +353,11 @@ def without_waiting(path: str, flags: int) -> int:
     """An opener for ``open``, which does not wait if a pipe stands in the file's place and follows no
     link."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Whether this is a file that no user but this one and root can have made."""
+    return stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid())
 
 
 def _forget(path: Path) -> str:

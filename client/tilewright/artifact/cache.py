@@ -34,6 +34,8 @@ KERNEL_BYTES = 256 * 2**20  # of kernels that are loaded
 _LEAST_DAYS = 2  # NOTE: the noted use of a set in constant use may be a day and a refresh interval old
 _MOST_BYTES = 2**27  # twice the largest answer of a service
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
+# Errors that last; another one, such as too many open files, says nothing about a file.
+_LASTING = (FileNotFoundError, NotADirectoryError, PermissionError)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,6 +104,9 @@ def prune(root: Path, bounds: Bounds, now: float) -> None:
             entries stay, and no symbolic link is followed.
         bounds: the bounds.
         now: seconds since the epoch.
+
+    Raises:
+        OSError: a set cannot be read now; no kernel is removed, because the set may name it.
     """
     sets: list[tuple[_File, set[str]]] = []
     for file in sorted(_entries(root / "named", now), key=lambda file: file.used):
@@ -109,8 +114,10 @@ def prune(root: Path, bounds: Bounds, now: float) -> None:
             file.remove()
         else:
             sets.append((file, _digests(file.path)))
-    folders = [path for path in root.glob("[0-9a-f][0-9a-f]") if not path.is_symlink()]
-    kernels = {file.path.name: file for folder in folders for file in _entries(folder, now)}
+    kernels: dict[str, _File] = {}
+    for folder in root.glob("[0-9a-f][0-9a-f]"):
+        with contextlib.suppress(OSError):  # what lies in it stays
+            kernels |= {} if folder.is_symlink() else {file.path.name: file for file in _entries(folder, now)}
     named = set[str]().union(*(digests for _, digests in sets)) & kernels.keys()
     for digest in named:
         note_use(kernels[digest].path, now)
@@ -142,8 +149,12 @@ def _shrink(
 
 
 def _entries(folder: Path, now: float) -> Iterator[_File]:
-    """The files of a folder that the cache made; temporary files older than a day are removed."""
-    with contextlib.suppress(OSError):
+    """The files of a folder that the cache made; temporary files older than a day are removed.
+
+    Raises:
+        OSError: the folder cannot be read now.
+    """
+    with contextlib.suppress(*_LASTING):
         for path in list(folder.iterdir()):
             try:
                 status = path.lstat()
@@ -157,18 +168,31 @@ def _entries(folder: Path, now: float) -> Iterator[_File]:
 
 
 def _digests(path: Path) -> set[str]:
-    """Every text in a set that looks like a digest: those of its kernels, and a few harmless others."""
-    return {found.decode() for found in _DIGEST.findall(_content(path) or b"")}
+    """Every text in a set that looks like a digest: those of its kernels, and a few harmless others.
+
+    Raises:
+        OSError: the set cannot be read now.
+    """
+    try:
+        return {found.decode() for found in _DIGEST.findall(_content(path) or b"")}
+    except _LASTING:
+        return set()
 
 
 def _content(path: Path) -> bytes | None:
-    """The bytes of a file; None if it is missing, no file, or larger than what the cache keeps."""
+    """The bytes of a file; None if it is no file, or larger than what the cache keeps.
+
+    Raises:
+        OSError: it is missing, or cannot be read now.
+    """
     try:
         with open(path, "rb", opener=without_waiting) as file:
             status = os.fstat(file.fileno())
             kept = stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_BYTES
             return file.read() if kept else None
     except OSError:
+        if stat.S_ISREG(path.lstat().st_mode):
+            raise
         return None
 
 
@@ -191,9 +215,17 @@ class DiskCache:
         self._root = folder / VERSION
 
     def get(self, digest: str) -> bytes | None:
-        """The content with this SHA-256; None if it is missing or damaged."""
-        content = _content(self._path(digest))
+        """The content with this SHA-256; None if it is missing, or damaged: then it is removed.
+
+        Raises:
+            OSError: it cannot be read now, for instance while no file descriptor is free; it may be sound.
+        """
+        try:
+            content = _content(self._path(digest))
+        except FileNotFoundError:
+            return None
         if content is None or hashlib.sha256(content).hexdigest() != digest:
+            self.drop(digest)  # a damaged file must not count as present
             return None
         return content
 
@@ -206,13 +238,16 @@ class DiskCache:
         return self._write(self._path(digest), content)
 
     def drop(self, digest: str) -> None:
-        """Remove an entry, for instance a damaged one."""
+        """Remove an entry."""
         with contextlib.suppress(OSError):
             self._path(digest).unlink()
 
     def named(self, name: str) -> bytes | None:
-        """The content stored under a name, or None."""
-        return _content(self._pointer(name))
+        """The content stored under a name; None if there is none, or it cannot be read now."""
+        try:
+            return _content(self._pointer(name))
+        except OSError:
+            return None
 
     def name(self, name: str, content: bytes) -> bool:
         """Store content under a name, replacing earlier content; False if it could not be written."""
@@ -230,7 +265,8 @@ class DiskCache:
     def prune(self, bounds: Bounds) -> None:
         """Remove files that are out of bounds, unless a process did so within the last hour."""
         if due(self._root):
-            prune(self._root, bounds, time.time())
+            with contextlib.suppress(OSError):  # again in an hour
+                prune(self._root, bounds, time.time())
 
     def _path(self, digest: str) -> Path:
         if not is_digest(digest):
@@ -272,7 +308,7 @@ class ArtifactStore:
     def __init__(self, disk: DiskCache) -> None:
         self._disk = disk
         self._memory: dict[str, bytes] = {}
-        self._unusable: set[str] = set()  # on disk, where the cache may be read-only
+        self._unusable: set[str] = set()  # on disk at the last try; to be fetched, if there is a service
 
     def missing(self, wanted: Iterable[str]) -> list[str]:
         """The digests that are neither in memory nor, as far as is known, sound on disk."""
@@ -291,12 +327,16 @@ class ArtifactStore:
                 del self._memory[digest]
 
     def artifact(self, digest: str) -> Artifact | None:
-        """A kernel, checked against its digest; None if it is missing, damaged or of an unknown version."""
-        content = self._memory.get(digest) or self._disk.get(digest)
+        """A kernel, checked against its digest; None if it is missing, damaged, of an unknown version or
+        cannot be read now."""
+        try:
+            content = self._memory.get(digest) or self._disk.get(digest)
+        except OSError:  # NOTE: the file stays: without a service, only a later try can bring the kernel
+            content = None
         if content is None:
-            self._disk.drop(digest)  # a damaged file must not count as present
             self._unusable.add(digest)
             return None
+        self._unusable.discard(digest)
         try:
             return Artifact.from_bytes(content, digest)
         except ArtifactError:

@@ -80,14 +80,23 @@ def test_a_start_waits_for_nothing_that_lies_in_place_of_a_file(
             path.symlink_to("/dev/zero")
         else:
             path.symlink_to(path)
+    (key,) = (tmp_path / "keys").iterdir()
     command = [sys.executable, "-c", START, service.url, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "False\n"
+    assert f"{key} should hold the first key" in done.stderr
+    key.rmdir() if planted == "folder" else key.unlink()
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 @pytest.mark.parametrize("how", ["of another user", "a link"])
-def test_a_key_that_others_may_have_left_is_no_key(
-    service: SetService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+def test_a_key_that_others_may_have_left_is_neither_taken_nor_replaced(
+    service: SetService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    how: str,
 ) -> None:
     Client(service.url, cache_dir=tmp_path).start("host").close()
     (file,) = (tmp_path / "keys").iterdir()
@@ -101,8 +110,12 @@ def test_a_key_that_others_may_have_left_is_no_key(
     else:
         file.rename(tmp_path / "elsewhere")
         file.symlink_to(tmp_path / "elsewhere")
-    with Client(service.url, cache_dir=tmp_path, offline=True) as tw:
-        assert tw.service_key.known is None
+    for offline in (True, False):
+        caplog.clear()
+        with Client(service.url, cache_dir=tmp_path, offline=offline).start("host") as tw:
+            assert tw.lookup(TUNED).kind == "vendor"
+        assert f"{file} should hold the first key" in caplog.text
+    file.unlink()
     with Client(service.url, cache_dir=tmp_path).start("host") as tw:
         assert tw.service_key.known == signer(1).public_key
 

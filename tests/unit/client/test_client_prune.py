@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -67,6 +68,31 @@ def test_a_set_in_use_keeps_its_kernels_however_old_they_are(cache_folder: Cache
     cache_folder.prune()
     assert cache_folder.cache.named("current") is not None
     assert [cache_folder.cache.has(digest) for digest in kernels] == [True] * 3
+
+
+@pytest.mark.parametrize("step", ["open", "listdir"])
+def test_while_a_set_cannot_be_read_no_kernel_goes(
+    cache_folder: CacheFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Its kernels counted as those of no set."""
+    kernel, unnamed = cache_folder.kernel(b"named", days=9), cache_folder.kernel(b"of no set", days=9)
+    cache_folder.set("current", [kernel], days=9)
+    (cache_folder.root / "pruned").touch()
+    aged(cache_folder.root / "pruned", days=9)
+    works: Callable[..., object] = getattr(os, step)
+
+    def fails(path: object, *others: object) -> object:
+        if "named" in str(path):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return works(path, *others)
+
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, step, fails)
+        DiskCache(tmp_path).prune(Bounds(size=0))
+    assert [cache_folder.cache.has(digest) for digest in (kernel, unnamed)] == [True, True]
+    cache_folder.prune()
+    assert [cache_folder.cache.has(digest) for digest in (kernel, unnamed)] == [True, False]
 
 
 def test_a_set_that_nobody_used_goes_and_its_kernels_a_week_after_their_last_mark(

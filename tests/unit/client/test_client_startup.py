@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import errno
 import gc
 import json
 import math
+import os
 import pickle
 import random
 import subprocess
@@ -302,6 +304,46 @@ def test_a_damaged_kernel_that_cannot_be_removed_is_fetched_all_the_same(
         assert tw.stats == {"vendor: its kernel is not here": 1, "tuned: exact": 1}
 
 
+def no_descriptor(*_: object) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_kernel_that_cannot_be_read_for_a_moment_stays_on_disk(
+    service: SetService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was removed, and no later client found it without a service."""
+    Client(service.url, cache_dir=tmp_path).start().close()
+    [file] = tmp_path.rglob(KERNEL.digest)
+    a, b = operands(TUNED)
+    with Client(service.url, cache_dir=tmp_path, offline=True) as tw:
+        tw.start()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "open", no_descriptor)
+            tw.matmul(a, b)
+        assert file.read_bytes() == KERNEL.to_bytes()
+        tw.matmul.forget()
+        tw.matmul(a, b)
+        assert tw.stats == {"vendor: its kernel is not here": 1, "tuned: exact": 1}
+    with Client(service.url, cache_dir=tmp_path, offline=True) as tw:
+        tw.start().matmul(a, b)
+        assert tw.stats == {"tuned: exact": 1}
+
+
+def test_a_kernel_that_could_not_be_read_is_fetched_by_the_next_look(
+    service: SetService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Client(service.url, cache_dir=tmp_path).start().close()
+    a, b = operands(TUNED)
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        tw.start()
+        with monkeypatch.context() as patched:
+            patched.setattr("tilewright.artifact.cache.without_waiting", no_descriptor)
+            tw.matmul(a, b)
+        assert tw.refresh(5.0)
+        tw.matmul(a, b)
+        assert tw.stats == {"vendor: its kernel is not here": 1, "tuned: exact": 1}
+
+
 def test_a_cache_that_may_not_be_looked_at_does_not_stop_the_fetch(
     service: SetService, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -387,6 +429,7 @@ def test_the_cache_tells_a_damaged_entry_from_a_sound_one(tmp_path: Path) -> Non
     assert cache.get(KERNEL.digest) == content
     assert cache.put(OTHER.digest, content)
     assert cache.get(OTHER.digest) is None
+    assert not cache.has(OTHER.digest)
     cache.drop(KERNEL.digest)
     assert not cache.has(KERNEL.digest)
     assert list(tmp_path.rglob(".new-*")) == []

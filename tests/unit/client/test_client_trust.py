@@ -132,6 +132,27 @@ def test_a_cache_whose_key_was_forgotten_is_fetched_again(service: SetService, t
         assert tw.service_key.known == signer(2).public_key
 
 
+@pytest.mark.parametrize("offline", [True, False])
+def test_while_the_file_of_the_first_key_is_damaged_the_vendor_library_runs_and_the_log_says_why(
+    service: SetService, tmp_path: Path, caplog: pytest.LogCaptureFixture, offline: bool
+) -> None:
+    """Every start took the next key, without a word."""
+    Client(service.url, cache_dir=tmp_path).start("host").close()
+    (key,) = (tmp_path / "keys").iterdir()
+    whole = key.read_bytes()
+    key.write_bytes(whole[:40])
+    for signs_with in (2, 3):
+        service.signs_with, service.content = signs_with, config_set([entry(TUNED, OTHER)])
+        caplog.clear()
+        with Client(service.url, cache_dir=tmp_path, offline=offline) as tw:
+            assert runs_as(tw) == "vendor: no config set yet"
+            assert not tw.refresh(5.0)
+        assert caplog.text.count(f"{key} should hold the first key of {service.url}") == 1
+    key.write_bytes(whole)
+    with Client(service.url, cache_dir=tmp_path, offline=offline) as tw:
+        assert runs_as(tw) == "tuned: exact"
+
+
 def test_an_earlier_set_is_refused_where_it_comes_as_that_of_another_class(
     service: SetService, tmp_path: Path
 ) -> None:

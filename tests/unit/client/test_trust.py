@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -142,9 +143,135 @@ def test_the_key_of_a_service_of_any_name_is_kept_in_any_locale(tmp_path: Path) 
     subprocess.run(command, env=os.environ | ascii_only, check=True)
 
 
-def test_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
-    ServiceKey(URL, tmp_path).check(sign(1), SIGNED)
-    (file,) = (tmp_path / "keys").iterdir()
-    for content in (b"", b"\xff\xfe", b"nonsense", f"{signer(1).public_key} http://another".encode()):
-        file.write_bytes(content)
-        assert ServiceKey(URL, tmp_path).known is None
+CONTENTS = {
+    "empty": b"",
+    "cut off": signer(1).public_key[:40].encode(),
+    "no text": b"\xff\xfe",
+    "nonsense": b"nonsense",
+    "of another URL": f"{signer(1).public_key} http://another\n".encode(),
+}
+PLACED = ("a link", "a link to nothing", "a folder", "a pipe")
+
+
+def place(what: str, file: Path) -> None:
+    """Put something else in the place of a file."""
+    kept = file.rename(file.parent.parent / "elsewhere")
+    if what == "a folder":
+        file.mkdir()
+    elif what == "a pipe":
+        os.mkfifo(file, 0o600)
+    else:
+        file.symlink_to(kept if what == "a link" else "nothing")
+
+
+def with_key(folder: Path, url: str = URL) -> Path:
+    """The file of the first key, which is that of signer 1."""
+    ServiceKey(url, folder)._keep(signer(1).public_key)
+    (file,) = (folder / "keys").iterdir()
+    return file
+
+
+def of_another_user(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    if own == 0:  # whose files count for every user
+        os.chown(file, own + 2, -1)
+
+
+@pytest.mark.parametrize("how", [*CONTENTS, *PLACED, "of another user"])
+def test_no_key_is_trusted_in_place_of_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """At every start another key was trusted, and the file was never repaired."""
+    file = with_key(tmp_path)
+    if how == "of another user":
+        of_another_user(file, monkeypatch)
+    elif how in PLACED:
+        place(how, file)
+    else:
+        file.write_bytes(CONTENTS[how])
+    for number in (2, 3, 1):
+        with pytest.raises(TrustError) as refused:
+            ServiceKey(URL, tmp_path).check(sign(number), SIGNED)
+        for named in (f"{file} should hold", URL, "check who changed it, and delete it", "pass trust="):
+            assert named in str(refused.value)
+    ServiceKey(URL, tmp_path, signer(2).public_key).check(sign(2), SIGNED)
+    file.rmdir() if how == "a folder" else file.unlink()
+    monkeypatch.undo()
+    ServiceKey(URL, tmp_path).check(sign(2), SIGNED)
+    assert ServiceKey(URL, tmp_path).known == signer(2).public_key
+
+
+def test_no_key_is_trusted_while_the_file_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, key = with_key(tmp_path), ServiceKey(URL, tmp_path)
+
+    def no_descriptor(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", no_descriptor)
+        with pytest.raises(TrustError, match=rf"cannot read {file}, .*: Too many open files; try again once"):
+            key.check(sign(2), SIGNED)
+    with pytest.raises(TrustError, match="the key to trust is"):
+        key.check(sign(2), SIGNED)
+    key.check(sign(1), SIGNED)
+
+
+def test_a_key_is_on_disk_before_its_file_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash the file was empty."""
+    done = list[tuple[str, int, int]]()
+    sync, link = os.fsync, os.link
+
+    def synced(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        done.append(("synced", status.st_ino, status.st_size))
+        sync(descriptor)
+
+    def linked(source: Path, target: Path) -> None:
+        status = os.stat(source)
+        done.append(("linked", status.st_ino, status.st_size))
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", linked)
+    status = with_key(tmp_path).stat()
+    assert done == [(how, status.st_ino, status.st_size) for how in ("synced", "linked")]
+    assert status.st_size > 0
+
+
+def test_on_a_file_system_without_owners_a_key_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file there would count as one of another user from the next start on."""
+    made = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda file: os.stat_result((*made(file)[:4], 65534, *made(file)[5:])))
+    for number in (1, 2):
+        key = ServiceKey(URL, tmp_path)
+        key.check(sign(number), SIGNED)
+        assert key.known == signer(number).public_key
+        assert list((tmp_path / "keys").iterdir()) == []
+
+
+@pytest.mark.parametrize("damaged", ["mode", "content"])
+def test_a_damaged_file_of_a_url_with_a_password_refuses_other_keys_and_tells_no_password(
+    tmp_path: Path, damaged: str
+) -> None:
+    formerly = URL.replace("//", "//me:secret@")
+    file = with_key(tmp_path, formerly)
+    file.chmod(0o660) if damaged == "mode" else os.truncate(file, 40)
+    key = ServiceKey(URL, tmp_path, formerly=formerly)  # raises nothing: the vendor library runs meanwhile
+    with pytest.raises(TrustError, match=URL) as refused:
+        key.check(sign(2), SIGNED)
+    assert str(file) in str(refused.value)
+    assert "secret" not in str(refused.value)
+    ServiceKey(URL, tmp_path, signer(2).public_key, formerly).check(sign(2), SIGNED)
+    if damaged == "mode":
+        file.chmod(0o600)
+        key.check(sign(1), SIGNED)
+    else:
+        file.unlink()
+        key.check(sign(2), SIGNED)
