@@ -185,7 +185,7 @@ def list_sets(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List snapshots, the newest first; a new one is made when the winners changed and somebody asks."""
+    """List snapshots, the latest first; a new one is made when the winners changed and somebody asks."""
     with connect(url) as client:
         found = client.config_sets(device_class, limit=limit)
         if not found.items:

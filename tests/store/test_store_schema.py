@@ -17,15 +17,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from databases import Databases, on_both, opened
-from sqlalchemy import Connection, MetaData, Table, insert, inspect, text
+from sqlalchemy import Connection, MetaData, Table, insert, inspect, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from store_samples import HOST, HOST_CLASS, request
 
-from tuner.store import database, entities, jobs, records
+from tuner.store import database, entities, jobs, records, sets
 from tuner.store.access import keys
 from tuner.store.database import VERSION_TABLE, SchemaTooNew, Store, StoreError, alembic_config
 from tuner.store.engines import sqlite_engine
-from tuner.store.models import JobRow
+from tuner.store.models import ConfigSetRow, JobRow
 from tuner.store.records import utc_now
 
 NOW = utc_now()
@@ -125,6 +125,34 @@ def test_keys_of_the_releases_before_still_give_their_jobs(empty: Store, release
 def old(connection: Connection, table: str) -> Table:
     """A table as a release before had it."""
     return Table(table, MetaData(), autoload_with=connection)
+
+
+@on_both
+def test_sets_of_the_release_before_are_in_the_order_in_which_they_were_served(empty: Store) -> None:
+    """As far as it is known: one that is served and not the newest was made the latest again."""
+
+    def kept(letter: str, day: int, device_class: str = HOST_CLASS) -> dict[str, object]:
+        made = NOW - timedelta(days=100 - day)
+        row = {"digest": letter, "device_class": device_class, "arch": "x", "entries": 1, "created": made}
+        return row | {"content": b""}
+
+    found = [kept("a", 1), kept("b", 2), kept("c", 3), kept("d", 4, "other"), kept("e", 5, "other")]
+    with empty.engine.begin() as connection:
+        command.upgrade(alembic_config(connection), "0022_winner_revisions")
+        rows, served = (old(connection, name) for name in ("config_set", "served_set"))
+        ids = [connection.scalar(insert(rows).values(row).returning(rows.c.id)) for row in found]
+        for name, latest, pinned in ((HOST_CLASS, ids[1], ids[0]), ("other", ids[4], None)):
+            values = {"device_class": name, "revision": 1, "latest_id": latest, "pinned_id": pinned}
+            connection.execute(insert(served).values(values))
+    for _ in range(2):
+        empty.migrate()
+        with empty.begin() as session:
+            assert [one.digest for one in sets.listing(session)] == list("bedca")
+            for row in session.scalars(select(ConfigSetRow).where(ConfigSetRow.digest != "b")):
+                assert (row.made_latest, row.unpinned) == (row.created, None)
+        with empty.engine.begin() as connection:
+            command.downgrade(alembic_config(connection), "0022_winner_revisions")
+            assert len(connection.execute(select(old(connection, "config_set"))).all()) == len(found)
 
 
 @on_both

@@ -147,9 +147,10 @@ def remove_winners(session: Session, import_id: str) -> int:
 
 def remove_best(session: Session, target: str, problem: GemmProblem) -> RecordCounts:
     """Take out the winners of a problem on a device class or an architecture, and that they were tuned again.
+    A pinned config set that serves the problem there is pinned no more.
 
     Raises:
-        StoreError: there are none.
+        StoreError: there are none, and no pinned set serves the problem.
     """
     alone(session)
     there = or_(BestConfigRow.device_class == target, BestConfigRow.arch == target)
@@ -158,7 +159,7 @@ def remove_best(session: Session, target: str, problem: GemmProblem) -> RecordCo
     classes = RetuneRow.device_class.in_(select(BestConfigRow.device_class).where(this))
     session.execute(delete(RetuneRow).where(RetuneRow.problem_id == problem_id, classes))
     count = _remove_winners(session, this)
-    if not count:
+    if not sets.unpin_serving(session, problem, target) and not count:
         raise StoreError(f"{problem} has no winner on {target}; 'tilewright best' lists those there are")
     return RecordCounts(best=count)
 
@@ -182,7 +183,7 @@ def remove_listed(session: Session, problem: GemmProblem, listed: Container[str]
 
 def remove_served(session: Session, problem: GemmProblem) -> int:
     """Take out the winners of a problem, those that wait to be raced, and its misses; gives how many winners
-    were in use.
+    were in use. A pinned config set that serves the problem is pinned no more.
 
     Raises:
         InUse: a job of it waits or runs.
@@ -200,7 +201,9 @@ def remove_served(session: Session, problem: GemmProblem) -> int:
     entering = [import_id for import_id, state in staged if "into" not in state]
     waiting = delete(ImportedBestRow).where(ImportedBestRow.problem_id == problem_id)
     session.execute(waiting.where(ImportedBestRow.import_id.not_in(entering)))
-    return _remove_winners(session, BestConfigRow.problem_id == problem_id)
+    count = _remove_winners(session, BestConfigRow.problem_id == problem_id)
+    sets.unpin_serving(session, problem)
+    return count
 
 
 def jobs_of(session: Session, problem: GemmProblem) -> list[tuple[str, int | None]]:

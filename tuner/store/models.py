@@ -303,10 +303,12 @@ class ImportedBestRow(_Winner, Base):
 
 
 class ConfigSetRow(Base):
-    """A snapshot of a device class's winners, named by its content; ``content`` is compressed."""
+    """A snapshot of a device class's winners, named by its content; ``content`` is compressed. The same
+    winners may come back: ``made_latest`` is when it last became the latest of its class, later than those
+    before; ``unpinned`` when it was last unpinned."""
 
     __tablename__ = "config_set"
-    __table_args__ = (Index(None, "device_class", "id"), Index(None, "device_class", "created"))
+    __table_args__ = (Index(None, "made_latest", "id"), Index(None, "device_class", "made_latest", "id"))
 
     id: Mapped[int] = mapped_column(primary_key=True)
     digest: Mapped[str] = mapped_column(String(71), unique=True)
@@ -315,6 +317,8 @@ class ConfigSetRow(Base):
     entries: Mapped[int]
     content: Mapped[bytes]
     created: Mapped[datetime]
+    made_latest: Mapped[datetime | None]
+    unpinned: Mapped[datetime | None]
 
 
 class ServedSetRow(Base):

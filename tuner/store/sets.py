@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import re
 import time
 import zlib
 from collections.abc import Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, case, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, case, func, select, tuple_, update
 from sqlalchemy.orm import Session, aliased
 
+from tilewright.schema.problem import GemmProblem
 from tuner.store import entities
 from tuner.store.access import audit
 from tuner.store.database import StoreError, insert_new
 from tuner.store.models import ArtifactRow, BestConfigRow, ConfigSetRow, ServedSetRow
-from tuner.store.records import row_values
+from tuner.store.records import row_values, utc_now
 
 _LEVEL = 6
 _DIGEST = re.compile(rb"[0-9a-f]{64}")
@@ -105,7 +107,8 @@ def changed(session: Session, device_class: str, which: ColumnElement[bool]) -> 
 
 
 def classes(session: Session) -> dict[str, tuple[str, ServedSetRecord]]:
-    """The device classes that have a winner, by name, with their architecture and what they are served."""
+    """The device classes that have a winner or a pinned set, by name, with their architecture and what they
+    are served."""
     rows = session.execute(_classes_query()).all()
     return {row[0]: (row[1], ServedSetRecord(*row[2:])) for row in rows if row[1] is not None}
 
@@ -113,11 +116,22 @@ def classes(session: Session) -> dict[str, tuple[str, ServedSetRecord]]:
 def keep(session: Session, snapshot: Snapshot, made_from: str) -> bytes:
     """Serve a snapshot as the latest of its class. Returns its packed bytes as they are kept: those of an
     earlier one if its content is there already."""
-    values = row_values(ConfigSetRow, snapshot, content=snapshot.packed)
-    is_new = insert_new(session, ConfigSetRow, values)
     insert_new(session, ServedSetRow, {"device_class": snapshot.device_class, "revision": 0})
+    locked(session, snapshot.device_class)  # so that sets become the latest one after the other
+    now = _after_latest(session, snapshot.device_class)
+    values = row_values(ConfigSetRow, snapshot, content=snapshot.packed, made_latest=now, unpinned=None)
+    is_new = insert_new(session, ConfigSetRow, values)
+    if not is_new:
+        _note(session, snapshot.digest, made_latest=now)
     _serve(session, snapshot.device_class, latest_id=_id(session, snapshot.digest), made_from=made_from)
     return snapshot.packed if is_new else packed(session, snapshot.digest) or b""
+
+
+def _after_latest(session: Session, device_class: str) -> datetime:
+    """The time, or a moment after the latest set of a class if the clock was set back since."""
+    row = ConfigSetRow
+    last = session.scalar(select(func.max(row.made_latest)).where(row.device_class == device_class))
+    return utc_now() if last is None else max(utc_now(), last + timedelta(microseconds=1))
 
 
 def pack(*content: bytes) -> bytes:
@@ -145,10 +159,15 @@ def get(session: Session, digest: str) -> SetRecord | None:
 def listing(
     session: Session, device_class: str | None = None, limit: int = 50, before: int | None = None
 ) -> list[SetRecord]:
-    """Snapshots, the newest first; ``before`` is the id of the last one of the page before."""
-    query = _records().order_by(ConfigSetRow.id.desc()).limit(limit)
-    query = query if device_class is None else query.where(ConfigSetRow.device_class == device_class)
-    query = query if before is None else query.where(ConfigSetRow.id < before)
+    """Snapshots, the one that became the latest last first, whatever is pinned; ``before`` is the id of the
+    last one of the page before."""
+    row = ConfigSetRow
+    query = _records().order_by(row.made_latest.desc(), row.id.desc()).limit(limit)
+    query = query if device_class is None else query.where(row.device_class == device_class)
+    if before is not None:
+        # NOTE: if it was deleted since, after the place of the one that was created before it.
+        last = select(row.made_latest).where(row.id <= before).order_by(row.id.desc()).limit(1)
+        query = query.where(tuple_(row.made_latest, row.id) < tuple_(last.scalar_subquery(), before))
     return [SetRecord(*row) for row in session.execute(query)]
 
 
@@ -158,6 +177,9 @@ def pin(session: Session, device_class: str, digest: str | None) -> None:
     Raises:
         StoreError: there is no such snapshot of this device class.
     """
+    was = locked(session, device_class).pinned
+    if was is not None:
+        _note(session, was, unpinned=utc_now())
     if digest is None:
         _serve(session, device_class, pinned_id=None, revision=_far_ahead())
         return
@@ -182,17 +204,50 @@ def unpin_naming(session: Session, device_class: str, artifacts: Collection[str]
     these artifacts; the audit log tells."""
     pinned = served(session, device_class).pinned
     found = packed(session, pinned) if pinned else None
-    if found and not digests_in(found).isdisjoint(artifacts):
-        pin(session, device_class, None)
-        audit.note(session, audit.SERVICE, audit.Action.UNPIN_SET, device_class, digest=pinned)
+    if pinned and found and not digests_in(found).isdisjoint(artifacts):
+        _unpin(session, device_class, pinned)
+
+
+def unpin_serving(session: Session, problem: GemmProblem, target: str | None = None) -> bool:
+    """Serve the latest winners again where the pinned set has an entry for a problem, whatever its kernel;
+    the audit log tells. Whether there was such a set.
+
+    Args:
+        target: a device class or an architecture; all if None.
+    """
+    query = select(ServedSetRow.device_class, ConfigSetRow.digest)
+    query = query.join(ConfigSetRow, ConfigSetRow.id == ServedSetRow.pinned_id)
+    if target is not None:
+        query = query.where((ServedSetRow.device_class == target) | (ConfigSetRow.arch == target))
+    found = [row for row in session.execute(query).all() if _has(packed(session, row.digest), problem)]
+    for device_class, digest in found:
+        _unpin(session, device_class, digest)
+    return bool(found)
+
+
+def _has(packed: bytes | None, problem: GemmProblem) -> bool:
+    """Whether a snapshot has an entry for a problem; no if it is damaged."""
+    try:
+        entries = json.loads(unpack(packed or b""))["entries"]
+    except (zlib.error, ValueError, KeyError):
+        return False
+    # NOTE: compared as they are written: to read the problem of each entry of a large set takes long.
+    written = problem.to_dict()
+    return any(one.get("problem") == written for one in entries)
+
+
+def _unpin(session: Session, device_class: str, digest: str) -> None:
+    pin(session, device_class, None)
+    audit.note(session, audit.SERVICE, audit.Action.UNPIN_SET, device_class, digest=digest)
 
 
 # NOTE: both are built once: building one anew costs ten times its run, and callers wait for it all the time.
 @functools.cache
 def _classes_query() -> Select[*tuple[Any, ...]]:
     mine = BestConfigRow.device_class == ServedSetRow.device_class
-    arch = select(BestConfigRow.arch).where(mine).limit(1).scalar_subquery()
-    query = _what_is_served(ServedSetRow.device_class, arch)
+    of_winner = select(BestConfigRow.arch).where(mine).limit(1).scalar_subquery()
+    of_pinned = select(ConfigSetRow.arch).where(ConfigSetRow.id == ServedSetRow.pinned_id).scalar_subquery()
+    query = _what_is_served(ServedSetRow.device_class, func.coalesce(of_winner, of_pinned))
     return query.order_by(ServedSetRow.device_class)
 
 
@@ -212,6 +267,10 @@ def _what_is_served(*columns: Any) -> Select[*tuple[Any, ...]]:
 
 def _serve(session: Session, device_class: str, **values: Any) -> None:
     session.execute(update(ServedSetRow).where(ServedSetRow.device_class == device_class).values(**values))
+
+
+def _note(session: Session, digest: str, **values: Any) -> None:
+    session.execute(update(ConfigSetRow).where(ConfigSetRow.digest == digest).values(**values))
 
 
 def _far_ahead() -> ColumnElement[int]:

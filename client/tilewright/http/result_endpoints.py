@@ -271,7 +271,7 @@ class ResultEndpoints:
     def config_sets(
         self, device_class: str | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Call[wire.SetList]:
-        """A page of snapshots, newest first."""
+        """A page of snapshots, latest first."""
         named = None if device_class is None else checked_text("device_class", device_class)
         return page("/config-sets", wire.SetList, page_of(limit, cursor), device_class=named)
 

@@ -29,7 +29,7 @@ class SetInfo(BaseModel):
 
 
 class SetList(BaseModel):
-    """A page of snapshots, the newest first; ``next`` is the cursor of the next page."""
+    """A page of snapshots, the latest first; ``next`` is the cursor of the next page."""
 
     items: list[SetInfo]
     next: str | None = None

@@ -120,7 +120,7 @@ class SetsQuery(wire.PageQuery, frozen=True):
 def get_sets(
     query: Annotated[SetsQuery, Query()], service: ServiceDep, request: Request, response: Response
 ) -> wire.SetList:
-    """Snapshots, the newest first."""
+    """Snapshots, the latest first."""
     before = number_place(query.cursor) or None
     with service.store.read() as session:
         found = sets.listing(session, query.device_class, query.limit, before)

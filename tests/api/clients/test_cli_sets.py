@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import Server, admin_key, environment, finish, start
+from api_server import Server, admin_key, environment, finish, opened_database, start
 from click.testing import Result
 from signers import signer
 from store_samples import ENTERED, HOST_CLASS, TRUSTED, UNTRUSTED, artifact, best, problem
@@ -22,9 +22,11 @@ from tilewright import Client, GemmProblem, wire
 from tilewright.errors import ServiceError
 from tilewright.http.arguments import Miss
 from tilewright.launch import local_device
+from tilewright.schema.codec import gathered
 from tuner.store import best as winners
-from tuner.store import entities, imports
+from tuner.store import entities, imports, sets
 from tuner.store.database import Store
+from tuner.store.sets import Snapshot
 
 Run = Callable[..., Result]
 
@@ -84,6 +86,25 @@ def test_sets_are_listed_compared_pinned_and_rolled_back(run: Run, asked: Client
     assert data(run("sets", "unpin", "--json"))["pinned"] is None
     assert "latest winners" in run("sets", "unpin").stdout
     assert data(run("sets", "ls", "--limit", "1", "--json"))["items"][0]["serving"] == "latest"
+
+
+def test_a_rollback_goes_to_what_was_served_before_a_set_that_came_back(
+    run: Run, asked: Client, own: Server
+) -> None:
+    """The winners were A, then B, then A again, as when a config is quarantined and released."""
+    before, again, between = (tuned_set(asked, m) for m in (25, 26, 27))
+    with opened_database(own) as store, store.begin() as session:
+        record, packed = sets.get(session, again), sets.packed(session, again)
+        assert record
+        assert packed
+        served = sets.served(session, record.device_class)
+        entered = Snapshot(**gathered(Snapshot, record, packed=packed))
+        sets.keep(session, entered, served.made_from or "")
+    listed = data(run("sets", "ls", "--json"))["items"]
+    assert [item["digest"] for item in listed[:3]] == [again, between, before]
+    assert data(run("sets", "rollback", "--json"))["digest"] == between
+    assert data(run("sets", "rollback", "--json"))["digest"] == before
+    run("sets", "unpin")
 
 
 def test_a_rollback_passes_over_what_may_not_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,7 @@ from tilewright.schema.match import MatchLimits
 from tuner.job import neighbours
 from tuner.store import best as winners
 from tuner.store import entities, imports, sets
+from tuner.store.access import audit
 from tuner.store.database import Store, StoreError
 from tuner.store.faults import quarantine
 from tuner.store.models import BestConfigRow
@@ -342,6 +343,88 @@ def test_what_is_derived_from_winners_is_made_again_once_they_change(service: Se
     with service.store.begin() as session:
         imports.remove_best(session, HOST_CLASS, problem(67))
     assert counts(HOST_CLASS) == 3
+
+
+def pinned(service: Service) -> str:
+    """Pin what is served now; its digest."""
+    digest = service.served.current(HOST_CLASS).digest
+    with service.store.begin() as session:
+        sets.pin(session, HOST_CLASS, digest)
+    return digest
+
+
+def kind(service: Service, m: int, target: str = HOST_CLASS) -> str:
+    (found,) = service.served.select(target, [problem(m)], MatchLimits())
+    return found.result.kind
+
+
+@pytest.mark.parametrize(
+    "remove",
+    [
+        lambda session, of: imports.remove_best(session, HOST_CLASS, of),
+        lambda session, of: imports.remove_best(session, HOST.arch, of),
+        imports.remove_served,
+    ],
+)
+def test_a_pinned_set_does_not_serve_what_was_deleted_after_its_winner_was_replaced(
+    service: Service, remove: Callable[[Session, Any], object]
+) -> None:
+    pinned(service)
+    later = artifact(b"\x7fELF\0later")
+    with service.store.begin() as session:
+        entities.put_artifact(session, later)
+    put(service.store, 65, artifact=later.digest)
+    assert kind(service, 65) == "exact"
+    with service.store.begin() as session:
+        remove(session, problem(65))
+    assert kind(service, 65) == "vendor"
+    assert shapes(service.served.current(HOST_CLASS).config_set) == [64, 66]
+    with service.store.read() as session:
+        (told,) = [one for one in audit.listing(session) if one.action == audit.Action.UNPIN_SET]
+    assert (told.who, told.target) == (audit.SERVICE, HOST_CLASS)
+
+
+def test_a_delete_leaves_pins_of_other_problems_and_classes(service: Service) -> None:
+    digest = pinned(service)
+    later = artifact(b"\x7fELF\0later")
+    with service.store.begin() as session:
+        entities.put_artifact(session, later)
+        winners.put(session, dataclasses.replace(best(problem(65), OTHER_HOST), artifact=later.digest))
+    put(service.store, 67, artifact=later.digest)
+    with service.store.begin() as session:
+        imports.remove_best(session, HOST_CLASS, problem(67))
+        imports.remove_best(session, OTHER_CLASS, problem(65))
+        assert sets.served(session, HOST_CLASS).pinned == digest
+
+
+def test_what_only_a_pinned_set_serves_can_be_deleted(service: Service) -> None:
+    digest = pinned(service)
+    with service.store.begin() as session:
+        imports.remove_best(session, HOST_CLASS, problem(65))
+        sets.pin(session, HOST_CLASS, digest)
+    assert kind(service, 65) == "exact"
+    with service.store.begin() as session:
+        assert imports.remove_best(session, HOST_CLASS, problem(65)).best == 0
+    assert kind(service, 65) == "vendor"
+    with service.store.begin() as session, pytest.raises(StoreError, match="has no winner"):
+        imports.remove_best(session, HOST_CLASS, problem(65))
+
+
+def test_a_pinned_set_answers_also_once_its_class_has_no_winner(app: FastAPI, service: Service) -> None:
+    digest = service.served.current(HOST_CLASS).digest
+    for m in (64, 65, 66):
+        with service.store.begin() as session:
+            imports.remove_best(session, HOST_CLASS, problem(m))
+    assert [kind(service, 64, target) for target in (HOST_CLASS, HOST.arch)] == ["vendor"] * 2
+    with service.store.begin() as session:
+        sets.pin(session, HOST_CLASS, digest)
+    assert TestClient(app, "http://localhost").get(CURRENT, params=WHERE).json()["digest"] == digest
+    assert [kind(service, 64, target) for target in (HOST_CLASS, HOST.arch)] == ["exact"] * 2
+    with service.store.begin() as session:
+        assert sets.classes(session)[HOST_CLASS][0] == HOST.arch
+        sets.pin(session, HOST_CLASS, None)
+        assert HOST_CLASS not in sets.classes(session)
+    assert kind(service, 64) == "vendor"
 
 
 def test_nothing_that_is_derived_is_lost_to_made_up_classes(service: Service) -> None:

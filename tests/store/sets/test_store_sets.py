@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from set_server import config_set, entry
-from sqlalchemy import true
+from sqlalchemy import delete, true
 from sqlalchemy.orm import Session
 from store_samples import HOST_CLASS, OTHER_CLASS, artifact, best, problem
 
@@ -25,7 +25,8 @@ from tilewright.schema.kernel import Preconditions
 from tuner.store import best as winners
 from tuner.store import entities, sets
 from tuner.store.database import Store, StoreError
-from tuner.store.sets import ServedSetRecord, Snapshot
+from tuner.store.models import ConfigSetRow
+from tuner.store.sets import ServedSetRecord, SetRecord, Snapshot
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -43,6 +44,10 @@ def keep(store: Store, *kept: Snapshot, made_from: str = "1 here") -> None:
 def served(store: Store, device_class: str = HOST_CLASS) -> ServedSetRecord:
     with store.read() as session:
         return sets.served(session, device_class)
+
+
+def letters(found: list[SetRecord]) -> str:
+    return "".join(item.digest[7] for item in found)
 
 
 def test_a_class_without_a_set_is_served_nothing(store: Store) -> None:
@@ -68,7 +73,7 @@ def test_the_same_content_is_kept_once_and_served_again(store: Store) -> None:
     keep(store, snapshot("a"), snapshot("b"), snapshot("a"), made_from="7 here")
     assert served(store) == ServedSetRecord(0, snapshot("a").digest, None, "7 here")
     with store.read() as session:
-        assert [item.digest for item in sets.listing(session)] == [snapshot(x).digest for x in "ba"]
+        assert letters(sets.listing(session)) == "ab", "the one that was made the latest last comes first"
 
 
 def test_every_winner_raises_the_revision_of_its_class_alone(store: Store) -> None:
@@ -205,5 +210,35 @@ def test_listing_pages_newest_first(store: Store) -> None:
         page = sets.listing(session, HOST_CLASS, limit=2)
         rest = sets.listing(session, HOST_CLASS, limit=9, before=page[-1].id)
         everything = sets.listing(session)
-    assert [item.digest[7] for item in page + rest] == list("edcba")
+    assert letters(page + rest) == "edcba"
     assert len(everything) == 6
+
+
+def test_pins_do_not_change_the_order_so_that_a_second_rollback_goes_further_back(store: Store) -> None:
+    keep(store, *(snapshot(letter) for letter in "abcb"))
+    with store.begin() as session:
+        for digest in (snapshot("c").digest, snapshot("a").digest, None):
+            sets.pin(session, HOST_CLASS, digest)
+            assert letters(sets.listing(session)) == "bca"
+
+
+def test_a_page_goes_on_after_a_set_that_was_deleted_or_made_the_latest_again(store: Store) -> None:
+    keep(store, *(snapshot(letter) for letter in "abcdeb"))
+    with store.read() as session:
+        (*_, last) = sets.listing(session, limit=3)
+        assert last.digest[7] == "d"
+        assert letters(sets.listing(session, before=last.id)) == "ca"
+    with store.begin() as session:
+        session.execute(delete(ConfigSetRow).where(ConfigSetRow.id == last.id))
+    with store.read() as session:
+        assert letters(sets.listing(session, before=last.id)) == "ca"
+
+
+def test_the_latest_set_is_the_first_of_its_class_also_after_the_clock_was_set_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for letter, day in zip("abac", (5, 3, 1, 2), strict=True):
+        monkeypatch.setattr(sets, "utc_now", lambda day=day: NOW + timedelta(days=day))
+        keep(store, snapshot(letter))
+    with store.read() as session:
+        assert letters(sets.listing(session, HOST_CLASS)) == "cab"

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -74,7 +74,7 @@ def keep_set(store: Store, kernel: Artifact, m: int) -> str:
 
 def age(store: Store, days: float, *tables: type[Base]) -> None:
     """Make every row of the tables, or all of it, so many days older."""
-    names = ("created", "finished", "sampled", "started")
+    names = ("created", "finished", "made_latest", "sampled", "started", "unpinned")
     with store.begin() as session:
         for table in tables or (JobRow, TrialRow, ArtifactRow, ConfigSetRow, EventRow):
             for row in session.scalars(select(table)):
@@ -144,6 +144,42 @@ def test_exactly_what_is_old_goes(store: Store) -> None:
     assert gone == {"job": 1, "trial": 3, "event": 18, "artifact": 1, "config_set": 1}
     assert prune(store, DAYS) == NOTHING
     assert damages(store) == []
+
+
+def sets_there(store: Store, digests: Iterable[str]) -> list[bool]:
+    with store.read() as session:
+        return [sets.get(session, digest) is not None for digest in digests]
+
+
+def test_a_set_that_was_the_latest_again_is_as_old_as_that(store: Store) -> None:
+    """With its kernel: it was served until now, and what came between was not for two years."""
+    again, between = keep_set(store, KERNELS["other"], 70), keep_set(store, KERNELS["won"], 71)
+    assert keep_set(store, KERNELS["other"], 70) == again
+    age(store, 730)
+    keep_set(store, KERNELS["won"], 72)
+    prune(store, DAYS)
+    assert sets_there(store, [again, between]) == [True, False]
+    assert damages(store) == []
+    with store.read() as session:
+        assert entities.has_artifact(session, KERNELS["other"].digest)
+    age(store, 100)
+    keep_set(store, KERNELS["won"], 73)
+    prune(store, DAYS)
+    assert sets_there(store, [again]) == [False]
+
+
+def test_a_set_is_as_old_as_its_pin(store: Store) -> None:
+    with store.begin() as session:
+        was = sets.served(session, samples.HOST_CLASS).pinned
+        assert was
+        sets.pin(session, samples.HOST_CLASS, None)
+    prune(store, DAYS)
+    assert sets_there(store, [was]) == [True]
+    with store.read() as session:
+        assert entities.has_artifact(session, KERNELS["named"].digest)
+    age(store, 100)
+    prune(store, DAYS)
+    assert sets_there(store, [was]) == [False]
 
 
 def test_problems_that_nothing_names_go(store: Store) -> None:

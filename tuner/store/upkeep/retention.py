@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, Row, Select, delete, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Select, delete, false, func, or_, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from tilewright.schema.config import Config
@@ -269,7 +269,7 @@ class _Sets(_Rule):
         return select(*self.keys).where(self._run.old_sets)
 
     def remove(self, session: Session, rows: Rows) -> int:
-        old = ConfigSetRow.id.in_([row.id for row in rows]) & ~_is_served()
+        old = ConfigSetRow.id.in_([row.id for row in rows]) & self._run.old_sets
         return _delete(session, ConfigSetRow, old)
 
 
@@ -341,12 +341,19 @@ _WINNING = RowReader(
 
 
 def _old_sets(session: Session, before: datetime | None) -> ColumnElement[bool]:
-    """Sets that were superseded before a time, and are not served."""
-    newest = select(ConfigSetRow.device_class, func.max(ConfigSetRow.id))
-    old = ConfigSetRow.created < before if before else ConfigSetRow.id.is_(None)
-    found = session.execute(newest.where(old).group_by(ConfigSetRow.device_class)).all()
-    followed = [(ConfigSetRow.device_class == name) & (ConfigSetRow.id < last) for name, last in found]
-    return or_(ConfigSetRow.id.is_(None), *followed) & ~_is_served()
+    """Sets that were superseded before a time and not pinned since, and are not served."""
+    if before is None:
+        return false()
+    row = ConfigSetRow
+    newest = select(row.device_class, func.max(row.made_latest)).where(row.made_latest < before)
+    found = session.execute(newest.group_by(row.device_class)).all()
+    # NOTE: never NULL, as it is negated to find the sets that stay.
+    followed = [
+        (row.device_class == name) & row.made_latest.is_not(None) & (row.made_latest < last)
+        for name, last in found
+    ]
+    unpinned = row.unpinned.is_(None) | (row.unpinned < before)
+    return or_(false(), *followed) & unpinned & ~_is_served()
 
 
 def _is_served() -> ColumnElement[bool]:
