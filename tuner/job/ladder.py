@@ -10,7 +10,7 @@
    job on one problem. Where power may limit the device, so that each would cost a second, only the fastest of
    them races the vendor library: the second one would gain 0.1 %
    (benchmarks/lab/2026-11-29-seconds-of-races.md). A row that loses to the vendor library has as many trials
-   again, and another race.
+   again. If these show a kernel that would race and did not, it races the winner and the vendor library.
 
 A quick ladder has fewer heuristic configs and trials, races the fastest kernel alone, and gives no row more
 trials.
@@ -36,7 +36,7 @@ from tilewright.schema.trial import BestConfig, LadderKernel, Trial
 from tuner.job.context import JobContext, Recorder
 from tuner.job.helpers import adopt
 from tuner.job.ladder_rows import OWN, RACED, InitialConfigs, LadderJob, Row
-from tuner.job.selection import SELECTIONS, select_winner
+from tuner.job.selection import SELECTIONS, select_winner, shortlist
 from tuner.job.slots import SlotBoard
 from tuner.job.tune import NO_WINNER
 from tuner.measure.timing import power_may_limit
@@ -146,7 +146,8 @@ def cover(regrets: Mapping[int, Mapping[str, float]], within: float = COVERED) -
 def _race(job: LadderJob, rows: Sequence[Row]) -> None:
     """Race kernels on each row that has no winner yet, and commit the winners.
 
-    A row that loses to the vendor library is searched on and raced again, once and unless the job is quick.
+    A row that loses to the vendor library is searched on, once and unless the job is quick, and races again
+    if that brings another kernel into its race.
     """
     chosen = set(cover({row.m: row.regrets() for row in rows}))
     chosen |= {str(trial.artifact) for row in rows for trial in row.own_best}
@@ -168,11 +169,15 @@ def _race(job: LadderJob, rows: Sequence[Row]) -> None:
 
 def _decide(job: LadderJob, row: Row, chosen: AbstractSet[str], stored: BestConfig | None) -> bool:
     """Race kernels on a row and commit its winner; False if another job stored one meanwhile."""
+    known = _racing(row, chosen)
     best, reason = _raced(job, row, chosen, stored)
     if best and job.may_spend_on(best) and not row.searched_on:
+        known |= {one.artifact for one in (best, stored) if one}
         row.search_more()
-        better, _ = _raced(job, row, chosen, stored)
-        best = better or best
+        # NOTE: a race of the same kernels would only give a result that missed a good verdict another chance.
+        if not _racing(row, chosen) <= known:
+            later, _ = _raced(job, row, chosen, (best.timing.disturbed and stored) or best)
+            best = later if later and _replaces(later, best) else best
     if job.context.cancelled.is_set():
         return True
     artifact = job.kernel(best.artifact) if best else None
@@ -184,24 +189,43 @@ def _decide(job: LadderJob, row: Row, chosen: AbstractSet[str], stored: BestConf
     return job.decided(with_ladder(best, on_row), artifact, stored)
 
 
+def _replaces(later: BestConfig, first: BestConfig) -> bool:
+    """Whether the result of a second contest on a row is stored instead of the first one: if another kernel
+    won it undisturbed, or the first result was disturbed."""
+    return bool(first.timing.disturbed) or (later.artifact != first.artifact and not later.timing.disturbed)
+
+
+def _racing(row: Row, chosen: AbstractSet[str]) -> set[str]:
+    """The kernels that would take part in a contest on a row now, besides a stored winner."""
+    return {str(trial.artifact) for trial in shortlist(list(_near(row, chosen).values()))}
+
+
+def _near(row: Row, chosen: AbstractSet[str]) -> dict[str, Trial]:
+    """The kernels chosen and the row's own best ones that are near the best of the row, with their fastest
+    trial on it; where power may limit the device, the best one alone."""
+    within = 0.0 if power_may_limit(row.problem, row.context.device) else RACED
+    own, regrets = {str(trial.artifact) for trial in row.own_best}, row.regrets()
+    return {
+        digest: trial
+        for digest, trial in row.times().items()
+        if digest in chosen | own and regrets[digest] <= within
+    }
+
+
 def _raced(
     job: LadderJob, row: Row, chosen: AbstractSet[str], stored: BestConfig | None
 ) -> tuple[BestConfig | None, str]:
-    """The winner of the races of a row between the kernels chosen, its own best ones and the stored winner,
-    or None and the reason."""
-    chosen = chosen | {str(trial.artifact) for trial in row.own_best}
-    regrets = row.regrets()
-    times = {digest: trial for digest, trial in row.times().items() if digest in chosen}
+    """The winner of the races of a row between the kernels chosen, its own best ones and the ``stored``
+    winner, which takes part wherever it lies, or None and the reason."""
+    near = _near(row, chosen)
     race = row.new_tracker()
-    race.artifacts = {digest: kernel for digest in times if (kernel := job.kernel(digest))}
+    race.artifacts = {digest: kernel for digest in near if (kernel := job.kernel(digest))}
     race.stopped = row.tracker.stopped
     race.publish("race")
     reason, best = NO_WINNER, None
     # If no kernel that was chosen builds and runs any more, all that the row measured may win.
-    within = 0.0 if power_may_limit(row.problem, row.context.device) else RACED
-    near = [trial for digest, trial in times.items() if regrets[digest] <= within]
-    for trials in (near, list(row.times().values())):
-        race.trials = trials
+    for trials in (near, row.times()):
+        race.trials = list(trials.values())
         with race.spending("race"):
             try:
                 best = select_winner(row.context, race, stored)

@@ -151,7 +151,7 @@ class LadderJob:
     def goes_on(self, m: int) -> None:
         """Add the seconds that a row spends from now on to those that it spent so far."""
         for phase in ("search", "race"):
-            if told := self._told.get((m, phase)):
+            if told := self._told.pop((m, phase), None):
                 self._told[m, f"first {phase}"] = told
 
     def know(self, kernels: Mapping[str, Artifact]) -> None:

@@ -29,7 +29,7 @@ from tuner.job.loop import why_outdated
 from tuner.job.progress import ProgressTracker, timed
 from tuner.measure.interleave import finishers
 from tuner.measure.race import RaceRules, RaceSamples
-from tuner.measure.stats import CONFIDENCE, left_behind, median, paired_ratio, rounds_needed
+from tuner.measure.stats import CONFIDENCE, median, speed_ratio
 from tuner.measure.timing import power_may_limit, timing_of
 from tuner.workers.process import WorkerError
 
@@ -270,37 +270,36 @@ def _final(context: JobContext, candidates: list[Candidate], stored: Candidate |
     if len(candidates) == 1:
         return FinalResult(candidates[0], ())
     candidates, samples = _raced(context, candidates, FINAL)
-    won = final_result(candidates, samples.samples_us[:-1], stored)
+    won = final_result(candidates, samples.samples_us[:-1], stored, periods=samples.periods)
     return dataclasses.replace(won, race=samples, row=candidates.index(won.winner))
 
 
 def final_result(
-    candidates: Sequence[Candidate], rows: Sequence[Sequence[float]], stored: Candidate | None = None
+    candidates: Sequence[Candidate],
+    rows: Sequence[Sequence[float]],
+    stored: Candidate | None = None,
+    *,
+    periods: bool = False,
 ) -> FinalResult:
     """The winner and its ties.
 
     A candidate that was dropped has lost. Others whose confidence interval of the paired ratio to the fastest
-    contains 1 are ties, or after too few rounds for an interval those that would not be dropped. Of the ties
-    within 0.3 % of the fastest, the stored winner stays, else the one with the lowest cost wins. The bound
-    keeps a slow kernel from winning a noisy race with many ties because it is small.
+    contains 1 are ties. Of those within 0.3 % of the fastest, the stored winner stays, else the one with the
+    lowest cost wins. The bound keeps a slow kernel from winning a noisy race with many ties because it is
+    small.
 
     Args:
         rows: one row of microseconds for each candidate, all from the same rounds; shorter if it was dropped.
         stored: the candidate that is the stored winner.
+        periods: whether samples are means of whole periods, as at the power limit.
     """
     stayed = finishers(rows)
     if len(stayed) == 1:
         return FinalResult(candidates[stayed[0]], ())
     fastest = min(stayed, key=lambda i: (median(rows[i]), i))
-    if len(rows[fastest]) < rounds_needed(CONFIDENCE):
-        behind = {i: median(rows[i]) / median(rows[fastest]) for i in stayed}
-        gone = left_behind([rows[i] for i in stayed])
-        tied = [i for i, left in zip(stayed, gone, strict=True) if not left]
-    else:
-        ratios = {i: paired_ratio(rows[i], rows[fastest]) for i in stayed}
-        behind = {i: ratio.value for i, ratio in ratios.items()}
-        tied = [i for i, ratio in ratios.items() if ratio.undecided]
-    equals = [i for i in tied if behind[i] <= NEGLIGIBLE]
+    ratios = {i: speed_ratio(rows[i], rows[fastest], periods) for i in stayed}
+    tied = [i for i, ratio in ratios.items() if ratio.undecided]
+    equals = [i for i in tied if ratios[i].value <= NEGLIGIBLE]
     winner = min(equals, key=lambda i: (candidates[i] is not stored, candidates[i].cost))
     return FinalResult(candidates[winner], tuple(candidates[i].config for i in tied if i != winner))
 

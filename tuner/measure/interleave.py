@@ -36,7 +36,7 @@ from tuner.measure.timing import (
     settle,
 )
 
-GRAPHS, FEW_GRAPHS = 32, 8  # of a candidate, one a round; few where a difference of 1 % decides little
+GRAPHS, FEW_GRAPHS = 48, 8  # of a candidate at most; few where a difference of 1 % decides little
 MOST_LAUNCHES = 2**14  # in all graphs of a candidate
 PERIOD_S = 1.0  # of the swing at the power limit
 OWN_CLOCK_S = 0.085  # until the clock is that of the candidate
@@ -67,9 +67,12 @@ def equal_samplers(
     """A sampler for each candidate, all with the number of launches that the fastest one needs for a sample.
 
     Starting a replay has a cost that more launches would spread thinner, so all have the same number. Samples
-    cycle through ``graphs`` graphs; a device takes some milliseconds to capture one.
+    cycle through ``graphs`` graphs, in a race one for each round: rounds that share a graph are not
+    independent. Below 9 us (of 48 graphs) a sample has fewer launches than 3 ms take, so that each candidate
+    has its graphs. A device takes some milliseconds to capture one.
     """
-    count = max(launches_per_sample(device, launches) for launches in candidates)
+    enough = max(launches_per_sample(device, launches) for launches in candidates)
+    count = min(enough, max(1, MOST_LAUNCHES // graphs))
     timers = _captured(device, [_again(of_samples(launches, count), graphs) for launches in candidates])
     samplers = [in_turn(of_candidate) for of_candidate in timers]
     keep_busy(samplers, WARM_UP_S * len(samplers))
@@ -77,7 +80,8 @@ def equal_samplers(
 
 
 def _again(parts: Sequence[Sequence[Launch]], graphs: int) -> list[Sequence[Launch]]:
-    """The parts repeated ``graphs`` times, or fewer if these would be too many launches.
+    """The parts repeated ``graphs`` times, or fewer if these would be too many launches, as those of hundreds
+    of operand sets would be.
 
     Two graphs of the same launches differ in time by up to 0.8 % for as long as they live, so that a race
     between two single graphs measures which graph lies better (benchmarks/lab/2026-11-27-graphs.md).

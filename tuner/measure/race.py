@@ -6,7 +6,7 @@ mean of a whole period of the swing (:mod:`tuner.measure.interleave`). If the ve
 the problem, it runs the same product in float16 instead, and the result says so. The device is loaded until
 its clock has settled before the first round, and again after others used it, and never idles in between, so
 the times are sustained ones. A race in bursts (:mod:`tuner.measure.timing`) needs no load, and takes a third
-of the time where power limits the device; its ratios differ from sustained ones by up to
+of the time, where power may limit the device; its ratios differ from sustained ones by up to
 ``BURSTS_TOO_HIGH``.
 
 The vendor library takes part with its algorithms that may be the fastest, which leave when they are left
@@ -52,7 +52,7 @@ from tuner.measure.vendor import (
     remember,
 )
 
-METHOD, METHOD_IN_BURSTS = "interleaved-v14, sustained", "interleaved-v14, burst"
+METHOD, METHOD_IN_BURSTS = "interleaved-v15, sustained", "interleaved-v15, burst"
 # So many times too low and too high is the ratio of the winner of a job at most
 # (benchmarks/lab/2026-11-30-quick-ladders.md). That of a kernel that needs far less power than its rival may
 # be further off.
@@ -168,7 +168,7 @@ class Race:
             self._algorithms = _algorithms(device, problem, rules)
         self._digests = [kernel.artifact.digest for kernel in kernels]
         candidates = [*(one.launches for one in self._bound), *(one.launches for one in self._algorithms)]
-        graphs, ways = min(GRAPHS, rules.rounds), 1
+        graphs, ways = max(1, min(GRAPHS, rules.rounds)), 1
         self._samplers = equal_samplers(device, candidates, graphs)
         if rules.apart:
             device.pause()
@@ -185,8 +185,8 @@ class Race:
         self._clock_matters = not memory_bound(problem, device.spec)
         passes = rules.passes if self._clock_matters else 0
         self._power_matters = passes > 0
-        self._needs_load = not rules.bursts
         bursts = rules.bursts and power_may_limit(problem, device.spec)
+        self._needs_load = not rules.bursts  # benchmarks/lab/2026-11-30-quick-ladders.md
         self._method = (METHOD_IN_BURSTS if bursts else METHOD) + QUICK_METHOD * rules.quick
         self.done = rules.rounds == 0
         # NOTE: with the seed alone the vendor library would come first in every other job's head-to-head.

@@ -113,7 +113,7 @@ def fastest(device: Device, choices: Sequence[VendorChoice], *, power_matters: b
     choices = leading(device, choices, power_matters=power_matters, every=True)
     if len(choices) == 1:
         return choices[0]
-    samplers = equal_samplers(device, [choice.launches for choice in choices])
+    samplers = equal_samplers(device, [choice.launches for choice in choices], _ROUNDS)
     groups = [range(len(choices))]
     taken = interleave(device, samplers, _ROUNDS, 0, groups, passes=int(power_matters))
     return choices[fastest_row(taken.rows)]

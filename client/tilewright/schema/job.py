@@ -73,7 +73,8 @@ class SearchOptions:
         max_trials: measured trials (``ok`` and ``pruned``) to spend; of a ladder on its largest M, a
             quarter of them on each other row, but at least the first configs of that row, of which a quick
             job has 8.
-        max_seconds: wall-clock bound, 0 for none; the final race comes on top.
+        max_seconds: wall-clock bound, 0 for none; the final race comes on top, and a job that is resumed has
+            it anew.
         seed: random seed of the search.
         sampler: the sampler.
         min_gain_per_s: the search ends if it gains less, as a fraction of the best time per device second; 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
+import time
 import zlib
 from collections import Counter
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from tuner.job import selection
 from tuner.job.ladder import COVERED, FOLLOWED, cover, tune_ladder, with_ladder
 from tuner.job.progress import FROM_LADDER
 from tuner.job.tune import NO_WINNER
+from tuner.measure.race import RaceSamples
 from tuner.workers.process import WorkerDied
 
 ROWS = (16, 32, 64, 128, 256)
@@ -388,7 +390,7 @@ def test_each_m_counts_once_and_a_long_range_is_refused_at_once() -> None:
     assert TuneBody.model_validate({"m": [8, 16] * 50, "n": 8, "k": 8}).rows == [8, 16]
 
 
-def test_a_row_that_loses_to_the_vendor_has_as_many_trials_again_and_another_race() -> None:
+def test_a_row_that_loses_to_the_vendor_has_as_many_trials_again_and_may_race_again() -> None:
     lab = ladder_lab()
     run(lab)
     plain = [trial.m for trial in lab.recorder.kept if trial.origin != FROM_LADDER]
@@ -403,6 +405,72 @@ def test_a_row_that_loses_to_the_vendor_has_as_many_trials_again_and_another_rac
     quick.bench.vendor_us = 90.0
     run(quick, level=Level.QUICK)
     assert len(quick.bench.races) == len(ROWS)
+
+
+def losing_row(
+    monkeypatch: pytest.MonkeyPatch,
+    step: float,
+    later_us: float = 100.0,
+    disturbed: tuple[bool, bool] = (False, False),
+    race_s: float = 0.0,
+) -> tuple[Lab, BestConfig]:
+    """A row where power may limit the device, that loses at first by 10 times and later by 5 times. In its
+    search each kernel takes ``step`` times as long as the one before; under load 100 us, those of the second
+    search ``later_us``. The flags say whether others disturb the first contest, and the next one."""
+    monkeypatch.setattr(ladder_job, "power_may_limit", lambda _problem, _spec: True)
+    lab, times = ladder_lab(), dict[str, float]()
+    lab.bench.on_row = lambda _text, _m: 1.0
+    lab.bench.cost = lambda text: times.setdefault(text, 100.0 * step ** len(times))
+    lab.bench.under_load = lambda text: 100.0 if text in list(times)[:10] else later_us
+    raced = lab.bench.race
+
+    def race(*given: Any) -> RaceSamples:
+        time.sleep(race_s)
+        later = bool(lab.bench.races)
+        lab.bench.vendor_us = 20.0 if later else 10.0
+        reasons = ("others kept 0.90 cores busy",) * disturbed[later]
+        return dataclasses.replace(raced(*given), interference=reasons)
+
+    monkeypatch.setattr(lab.bench, "race", race)
+    lab.recorder.errors[32] = "for a test of one row"
+    (best,) = run(lab, ladder=(32, 64), max_trials=10)
+    assert len(times) == 20
+    return lab, best
+
+
+def test_a_row_whose_search_finds_nothing_new_is_not_raced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, best = losing_row(monkeypatch, step=1.01, race_s=0.5)
+    assert lab.bench.races == [(str(best.config),)]
+    assert best.speedup == pytest.approx(0.1, rel=0.02)
+    told = lab.recorder.progress[-1]
+    assert told.race_s < told.elapsed_s, "its seconds count once"
+
+
+@pytest.mark.parametrize(
+    ("later_us", "disturbed", "replaced"),
+    [
+        (95.0, (False, False), True),
+        (105.0, (False, False), False),  # the first winner wins again: its first result counts
+        (100.0, (False, False), False),  # it stays among equals
+        (95.0, (False, True), False),
+        (95.0, (True, True), True),
+        (105.0, (True, False), True),
+    ],
+)
+def test_the_first_winner_of_a_row_is_replaced_only_by_a_kernel_that_beat_it_undisturbed(
+    later_us: float, disturbed: tuple[bool, bool], replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, best = losing_row(monkeypatch, 0.99, later_us, disturbed)
+    (first,), final, (second,) = lab.bench.races
+    tried = list(dict.fromkeys(lab.bench.tried))
+    fastest = tried[9], tried[19]
+    assert first == fastest[0]
+    assert set(final) == set(fastest), "power may limit them, but the first winner takes part"
+    assert second == fastest[later_us < 100.0]
+    winner, speedup = (second, 20.0 / min(later_us, 100.0)) if replaced else (first, 10.0 / 100.0)
+    assert str(best.config) == winner
+    assert best.speedup == pytest.approx(speedup, rel=0.02)
+    assert bool(best.timing.disturbed) == disturbed[replaced]
 
 
 def test_where_power_may_limit_a_row_its_fastest_kernel_races_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,8 +506,8 @@ def test_a_row_races_a_winner_that_another_job_stored_meanwhile() -> None:
     again.bench.on_race = lambda _: setattr(again.recorder, "stored", stored)
     assert run(again, ladder=(32, 64))[-1].config == largest.config
     of_largest = [str(largest.config)]
-    assert [list(race) for race in plain.bench.races[:3]].count(of_largest) == 2
-    assert [list(race) for race in again.bench.races[:3]].count(of_largest) == 3
+    assert [list(race) for race in plain.bench.races[:3]].count(of_largest) == 1
+    assert [list(race) for race in again.bench.races[:3]].count(of_largest) == 2
     assert [one for one in again.recorder.kept if one.m == 64] == [
         one for one in plain.recorder.kept if one.m == 64
     ]

@@ -136,12 +136,30 @@ def test_who_was_dropped_neither_wins_nor_ties() -> None:
 
 
 def test_a_sample_of_each_decides_where_power_limits_the_device() -> None:
-    """Those within 0.3 % are equals, those that lie within what such samples may differ are ties."""
+    """Those within 0.3 % are equals, those that lie within what such samples may differ, 1.6 %, are ties."""
     dear, cheap, late = candidate(0, registers=200), candidate(1, registers=32), candidate(2, registers=16)
-    won = final_result([dear, cheap, late, candidate(3)], [[100.0], [100.2], [101.0], [104.0]])
+    means = [[100.0], [100.2], [101.5], [101.7]]
+    won = final_result([dear, cheap, late, candidate(3)], means, periods=True)
     assert (won.winner, set(won.ties)) == (cheap, {CONFIGS[0], CONFIGS[2]})
-    assert final_result([dear, cheap], [[100.0], [100.4]]).winner == dear
-    assert final_result([dear, cheap], [[100.2], [100.0]], dear).winner == dear
+    assert final_result([dear, cheap], [[100.0], [100.4]], periods=True).winner == dear
+    assert final_result([dear, cheap], [[100.2], [100.0]], dear, periods=True).winner == dear
+
+
+@pytest.mark.usefixtures("wide")
+def test_a_final_in_whole_periods_has_the_ties_of_such_means(monkeypatch) -> None:
+    lab = Lab()
+    raced = lab.bench.race
+
+    def whole_periods(*given: Any) -> RaceSamples:
+        found = raced(*given)
+        means = [(100.0 + 2.0 * place,) for place in range(len(found.samples_us))]  # 2 % apart
+        return dataclasses.replace(found, samples_us=tuple(means), periods=True)
+
+    monkeypatch.setattr(lab.bench, "race", whole_periods)
+    best = lab.tune(max_trials=60, seed=2)
+    assert best
+    assert len(lab.bench.races[0]) > 1
+    assert best.ties == ()
 
 
 def test_the_stored_winner_stays_among_equals() -> None:

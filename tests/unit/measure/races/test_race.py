@@ -187,6 +187,17 @@ def test_the_clock_matters_unless_memory_is_the_limit(device, monkeypatch) -> No
 
 
 @pytest.mark.usefixtures("device")
+def test_a_race_has_a_graph_for_each_of_48_rounds(monkeypatch) -> None:
+    asked = list[int]()
+    prepared = races.equal_samplers
+    monkeypatch.setattr(races, "equal_samplers", lambda *of: asked.append(of[-1]) or prepared(*of))
+    device, plain = Pausing(), load(host_kernels.artifact(host_arch(), ""))
+    for rounds in (0, 12, 48, 61):
+        Race(device, [plain], host_kernels.PROBLEM, RaceRules(rounds, 0, vendor=False))
+    assert asked == [1, 12, 48, 48]
+
+
+@pytest.mark.usefixtures("device")
 def test_a_race_in_bursts_rests_before_each(drawing, monkeypatch, request) -> None:
     """Each burst of 30 ms begins after a rest of 60 ms and holds whole rounds, and nothing is loaded before
     the first one."""

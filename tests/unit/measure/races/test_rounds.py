@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import math
 import random
@@ -52,14 +51,33 @@ def test_the_fastest_of_many_algorithms_is_found_without_a_long_look_at_each() -
     assert device.runs[11.0] > 3 * 3
 
 
-def test_candidates_have_a_graph_for_each_sample_unless_these_would_be_too_many() -> None:
-    device = Timed()
-    long, short, many = [1000.0] * 2, [1.0] * 8, [1500.0] * 2**14  # 3, 2048 and 2**14 launches a sample
-    interleave.equal_samplers(device, [long])  # type: ignore[list-item, arg-type]
-    interleave.equal_samplers(device, [short])  # type: ignore[list-item, arg-type]
-    interleave.equal_samplers(device, [many])  # type: ignore[list-item, arg-type]
-    graphs = [collections.Counter(device.made)[us] - 1 for us in (1000.0, 1.0, 1500.0)]  # but for the probe
-    assert graphs == [interleave.GRAPHS, 8, 2**13]
+@pytest.mark.parametrize(
+    ("us", "sets", "asked", "graphs", "launches"),
+    [
+        (1000.0, 2, 48, 48, 2),  # 3 launches take 3 ms, of which a sample has whole turns
+        (1.0, 8, 8, 8, 2048),
+        (1.0, 8, 32, 32, 512),  # 2^14 / 32
+        (1.0, 8, 48, 48, 336),  # 2^14 / 48 is 341
+        (1.0, 128, 48, 48, 128 * 2),  # whole turns
+        (6.0, 128, 12, 12, 128 * 3),
+        (1500.0, 2**14, 48, 2**13, 2),
+    ],
+)
+def test_candidates_have_a_graph_for_each_sample_and_short_kernels_shorter_samples(
+    us: float, sets: int, asked: int, graphs: int, launches: int
+) -> None:
+    class Counting(Timed):
+        """A device that keeps how many launches its timers have."""
+
+        def timer(self, launches: Sequence[float]) -> Callable[[], float]:
+            sizes.append(len(launches))
+            return super().timer(launches)
+
+    sizes, device = list[int](), Counting()
+    interleave.equal_samplers(device, [[us] * sets], asked)  # type: ignore[list-item, arg-type]
+    captured = sizes[1:]  # after the probe
+    assert (len(captured), set(captured)) == (graphs, {launches})
+    assert sum(captured) <= interleave.MOST_LAUNCHES
 
 
 def test_graphs_of_candidates_are_captured_by_turns_and_only_the_last_one_warms_up() -> None:
