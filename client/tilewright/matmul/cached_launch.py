@@ -75,7 +75,7 @@ class TunedPlan:
         c, vector = to if self._reads_d else 0, 0 if bias is None else address(bias)
         addresses = (address(a), address(b), to, c, vector)
         if out is not None and self._overlaps(addresses):
-            return self._fallback("out overlaps an operand")(a, b, out, bias)
+            return self._overlapping(a, b, out, bias)
         launch, self._launch = self._launch, None
         try:
             if launch is None:
@@ -104,6 +104,14 @@ class TunedPlan:
             or (b < end and d < b + self._b_bytes)
             or (bias < end and d < bias + self._bias_bytes and bias != 0)
         )
+
+    def _overlapping(self, a: Any, b: Any, out: Any, bias: Any) -> Any:
+        """The product in memory of its own, then copied to ``out``."""
+        run = self._fallback("out overlaps an operand")
+        if self._reads_d:  # so the library itself computes it beside C
+            return run(a, b, out, bias)
+        out[...] = run(a, b, None, bias)
+        return out
 
     def _launch_first(self, addresses: tuple[int, ...], like: Any) -> None:  # noqa: ARG002
         launch = self._bind(addresses, 0)

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 
 from tilewright.matmul.matmul import HasMatmul, LocalMatmul
-from tilewright.matmul.torch_arrays import any_autocast
+from tilewright.matmul.torch_arrays import any_autocast, watched
 from tilewright.torch.operator import named
 
 
@@ -41,8 +41,8 @@ def use(model: Any, client: HasMatmul) -> Routed:
 
     Parameters, hooks and state dicts do not change; copies and saved models are not routed; subclasses of
     ``Linear`` and layers whose ``forward`` was replaced are not routed either. torch's own product runs under
-    autocast, and if no tuned kernel wins. Models may be routed through different clients at once; routed
-    layers stay with their client.
+    autocast, while torch traces or counts operations, and if no tuned kernel wins. Models may be routed
+    through different clients at once; routed layers stay with their client.
 
     Returns:
         The routed layers, to ``undo()``; also a context manager.
@@ -73,7 +73,8 @@ def _linear_with(kernels: LocalMatmul) -> Any:
             autocast = torch.is_autocast_enabled(x.device.type) if compiling else any_autocast()
             if autocast or x.dim() < 2:
                 return torch.nn.functional.linear(x, weight, bias)
-            if compiling or (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)):
+            learns = x.requires_grad or weight.requires_grad
+            if compiling or (learns and torch.is_grad_enabled() and not watched()):
                 return torch.ops.tilewright.matmul(x, weight.t(), bias, "none", name)
             return kernels.linear(x, weight, bias)
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from tilewright.errors import InvalidProblem
+from tilewright.matmul.arrays import Epilogue, library_of
 from tilewright.matmul.matmul import HasMatmul, LocalMatmul
-from tilewright.matmul.torch_arrays import activated
+from tilewright.matmul.torch_arrays import any_autocast, check_bias
 from tilewright.schema.problem import Activation
 
 _SCHEMA = "(Tensor a, Tensor b, Tensor? bias=None, str activation='none', str kernels='') -> Tensor"
@@ -39,15 +41,32 @@ def named(kernels: LocalMatmul) -> str:
     return name
 
 
+def _check(a: Any, b: Any, bias: Any) -> None:
+    """Refuse what would have another shape or element type than a compiled graph expects.
+
+    Raises:
+        InvalidProblem: which rule, and what to give instead.
+    """
+    if min(a.dim(), b.dim()) < 2:
+        raise InvalidProblem("a and b must be matrices or batches of them; use unsqueeze for a vector")
+    for name, array in (("b", b), ("the bias", bias)):
+        if array is not None and array.dtype != a.dtype:
+            raise InvalidProblem(
+                f"{name} must have the element type of a; use .to({a.dtype}), got {array.dtype}"
+            )
+    check_bias(a, b, bias)
+
+
 def _run(a: Any, b: Any, bias: Any = None, activation: str = "none", kernels: str = "") -> Any:
+    _check(a, b, bias)
     source = _named.get(kernels) if kernels else _source
     if source is not None:
         return source(a, b, None, bias, activation).contiguous()
-    d = torch.matmul(a, b) if bias is None else torch.matmul(a, b) + bias
-    return activated(d, Activation(activation)).contiguous()
+    return library_of(a).product(a, b, None, bias, Epilogue(Activation(activation))).contiguous()
 
 
 def _fake(a: Any, b: Any, bias: Any = None, activation: str = "none", kernels: str = "") -> Any:  # noqa: ARG001
+    _check(a, b, bias)
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return a.new_empty((*lead, a.shape[-2], b.shape[-1]))
 
@@ -85,6 +104,32 @@ _operator.register_fake(_fake)
 _operator.register_autograd(_backward, setup_context=_keep)
 
 
+def _cast(device: str, *operands: Any) -> list[Any]:
+    """Operands as torch's own product takes them under autocast."""
+    dtype = torch.get_autocast_dtype(device)
+    return [
+        x.to(dtype)
+        if x is not None and x.is_floating_point() and x.dtype != torch.float64 and x.device.type == device
+        else x
+        for x in operands
+    ]
+
+
+def _autocast(device: str) -> Callable[..., Any]:
+    """The operator under autocast of a device. NOTE: torch.library.register_autocast knows one type only."""
+
+    def cast(a: Any, b: Any, bias: Any = None, *others: Any) -> Any:
+        operands = _cast(device, a, b, bias)
+        with torch.autocast(device, enabled=False):
+            return torch.ops.tilewright.matmul(*operands, *others)
+
+    return cast
+
+
+torch.library.impl("tilewright::matmul", "AutocastCPU", _autocast("cpu"))
+torch.library.impl("tilewright::matmul", "AutocastCUDA", _autocast("cuda"))
+
+
 class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     """The operator under transforms of torch.func, for which torch's registration has no gradients."""
 
@@ -106,6 +151,9 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _transformed(a: Any, b: Any, bias: Any = None, activation: str = "none", kernels: str = "") -> Any:
+    device = a.device.type
+    if any_autocast() and torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        a, b, bias = _cast(device, a, b, bias)
     return _Transformed.apply(a, b, bias, activation, kernels)
 
 

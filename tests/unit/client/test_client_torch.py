@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from host_samples import artifact_of, config_of
 
-from tilewright import GemmProblem
+from tilewright import DType, GemmProblem
 from tilewright.errors import InvalidProblem
 from tilewright.matmul.matmul import Choice, LocalMatmul
 from tilewright.schema.problem import Activation
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 tilewright_torch = pytest.importorskip("tilewright.torch")
-activated = pytest.importorskip("tilewright.matmul.torch_arrays").activated
+torch_arrays = pytest.importorskip("tilewright.matmul.torch_arrays")
+activated = torch_arrays.activated
 
 # NOTE: warnings that torch raises about itself are not ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:torch.*")
@@ -31,7 +32,7 @@ class Kernels:
         self.matmul = LocalMatmul(self.choose)
 
     def choose(self, problem: GemmProblem, _device: int) -> Choice:
-        if not self.tuned:
+        if not self.tuned or problem.dtype not in (DType.FLOAT32, DType.FLOAT64):  # those of the host family
             return Choice(None, "nothing tuned")
         same = dataclasses.replace(problem, m=64, n=64, k=64, batch=1)
         return Choice(artifact_of(config_of(kc=32, mc=32, nc=64), same), "exact")
@@ -142,6 +143,124 @@ def test_forward_derivatives_are_left_to_torch(kernels: Kernels, monkeypatch: py
     assert sorted(kernels.matmul.stats.values()) == [1, 1]
 
 
+def traced(product: Callable[[Any], Any], x: Any) -> Callable[[Any], Any]:
+    return torch.jit.trace(product, (x,), check_trace=False)
+
+
+def recorded(product: Callable[[Any], Any], x: Any) -> Callable[[Any], Any]:
+    return torch.fx.experimental.proxy_tensor.make_fx(product)(x)
+
+
+def recorded_before_dispatch(product: Callable[[Any], Any], x: Any) -> Callable[[Any], Any]:
+    return torch.fx.experimental.proxy_tensor.make_fx(product, pre_dispatch=True)(x)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", [traced, recorded, recorded_before_dispatch])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_traced_product_is_in_the_graph(kernels: Kernels, way: Callable[..., Any], grad: bool) -> None:
+    pytest.importorskip("torch.fx.experimental.proxy_tensor")
+    x, w, layer = torch.randn(6, 4), torch.randn(4, 5), torch.nn.Linear(4, 5)
+    with torch.set_grad_enabled(grad), tilewright_torch.use(layer, kernels):
+        for product in (lambda a: kernels.matmul(a, w), layer):
+            product(x)  # with its plan at hand
+            close(way(product, x)(3 * x), product(3 * x))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_mode_that_counts_operations_sees_every_product(kernels: Kernels, grad: bool) -> None:
+    flop_counter = pytest.importorskip("torch.utils.flop_counter")
+    x, layer = torch.randn(6, 4), torch.nn.Linear(4, 5)
+    with torch.set_grad_enabled(grad), tilewright_torch.use(layer, kernels):
+        kernels.matmul(x, x.mT)
+        with flop_counter.FlopCounterMode(display=False) as counted:
+            kernels.matmul(x, x.mT)
+            layer(x)
+        assert counted.get_total_flops() == 2 * 6 * 4 * 6 + 2 * 6 * 4 * 5
+    with torch.device("cpu"):  # a mode that neither traces nor counts
+        kernels.matmul(x, x.mT)
+    assert kernels.matmul.stats["tuned: exact"] == 2
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="an older torch")
+def test_float32_follows_every_setting_of_torch() -> None:
+    library, flags = torch_arrays.TorchArrays(), torch.backends.cuda.matmul
+    try:
+        for precision, dtype in (("tf32", DType.TFLOAT32), ("ieee", DType.FLOAT32)):
+            flags.fp32_precision = precision
+            assert library.operand_type(DType.FLOAT32) is dtype
+        for allowed, dtype in ((True, DType.TFLOAT32), (False, DType.FLOAT32)):
+            flags.allow_tf32 = allowed
+            assert library.operand_type(DType.FLOAT32) is dtype
+    finally:
+        flags.fp32_precision = "none"
+
+
+def test_an_out_that_overlaps_an_operand_gets_the_product(kernels: Kernels) -> None:
+    memory, other = torch.randn(17, 16), torch.randn(16, 16)
+    kernels.matmul(other, other)
+    for first, factors in itertools.product((0, 1), ({}, {"beta": 0.5}, {"activation": "relu"})):
+        now = memory.clone()
+        a, out = now[:16], now[first : first + 16]
+        d = a @ other + factors.get("beta", 0.0) * out
+        expected = torch.relu(d) if "activation" in factors else d
+        assert kernels.matmul(a, other, out, **factors) is out
+        close(out, expected)
+    assert kernels.matmul.stats == {"tuned: exact": 1, "vendor: out overlaps an operand": 6}
+
+
+def test_an_out_of_inference_mode_is_refused_outside(kernels: Kernels) -> None:
+    a, b = torch.randn(3, 4), torch.randn(4, 5)
+    with torch.inference_mode():
+        out = torch.zeros(3, 5)
+        kernels.matmul(a, b, out)
+    assert kernels.matmul.stats == {"tuned: exact": 1}
+    for factors in ({}, {"alpha": 2.0}):
+        with pytest.raises(RuntimeError, match="inference tensor"):
+            kernels.matmul(a, b, out, **factors)
+
+
+SIXTY, FORTY, LOW = (torch.full(shape, x).half() for shape, x in (((4, 64), 60), ((4, 64), 40), ((4,), -6e4)))
+TOO_LARGE: list[tuple[Any, Any, dict[str, Any]]] = [  # products beyond float16 before the epilogue
+    (SIXTY, SIXTY.T, {"alpha": 0.1}),
+    (SIXTY[None, None], SIXTY.T.expand(1, 3, 64, 4), {"alpha": 0.1}),
+    (SIXTY[0], SIXTY.T, {"alpha": 0.1}),
+    (FORTY, FORTY.T, {"out": LOW.expand(4, 4), "beta": 1.0}),
+    (FORTY.expand(2, 3, 4, 64), FORTY.T, {"out": LOW.expand(2, 3, 4, 4), "beta": 1.0}),
+    (FORTY[None], FORTY.T[None], {"out": LOW.expand(1, 4, 4), "beta": 1.0, "activation": "relu"}),
+    (FORTY, FORTY.T, {"out": LOW.expand(4, 4), "beta": 0.5, "bias": LOW / 2}),
+    (FORTY, FORTY.T, {"bias": LOW, "alpha": 0.5}),
+    (FORTY, FORTY.T, {"bias": LOW}),
+    (FORTY[None], FORTY.T[None], {"bias": LOW, "activation": "gelu"}),
+    (FORTY.expand(4, 4, 64).transpose(0, 1), FORTY.T, {"bias": LOW}),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("number", range(len(TOO_LARGE)))
+def test_torch_rounds_the_formula_once(number: int, dtype: Any) -> None:
+    *operands, given = TOO_LARGE[number]
+    a, b = (operand.to(dtype) for operand in operands)
+    given = {name: x.to(dtype).clone() if torch.is_tensor(x) else x for name, x in given.items()}
+    d = given.get("alpha", 1.0) * (a.double() @ b.double())
+    for name, factor in (("out", given.get("beta", 0.0)), ("bias", 1.0)):
+        d = d + factor * given[name].double() if name in given else d
+    expected = activated(d, Activation(given.get("activation", "none"))).to(dtype)
+    got = Kernels(tuned=False).matmul(a, b, **given)
+    torch.testing.assert_close(got, expected)
+    if given.keys() <= {"bias", "activation"}:
+        torch.testing.assert_close(tilewright_torch.matmul(a, b, **given), expected)
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (2, 4, 8)])
+def test_alpha_0_makes_a_product_of_0_whatever_the_operands_hold(shape: tuple[int, ...]) -> None:
+    matmul, a = Kernels(tuned=False).matmul, torch.full(shape, torch.nan)
+    bias, out = torch.randn(shape[-2]), torch.randn(*shape[:-1], shape[-2])
+    assert not matmul(a, a.mT, alpha=0.0).any()
+    close(matmul(a, a.mT, bias=bias, alpha=0.0), bias.expand(out.shape))
+    close(matmul(a, a.mT, out.clone(), alpha=0.0, beta=0.5), out / 2)
+
+
 def test_a_view_of_negated_numbers_has_their_sign(kernels: Kernels) -> None:
     row, b = torch.randn(4, 1, dtype=torch.complex64).conj().imag.T, torch.randn(4, 5)
     matmul = kernels.matmul
@@ -225,6 +344,67 @@ def test_the_operator_passes_torch_own_checks() -> None:
     for grad, activation in itertools.product((False, True), ("none", "relu")):
         operands = [x.clone().requires_grad_(grad) for x in (a, b, bias)]
         torch.library.opcheck(torch.ops.tilewright.matmul.default, (*operands, activation))
+
+
+HALF = torch.bfloat16
+REFUSED: list[tuple[tuple[Any, ...], str]] = [
+    (
+        (torch.ones(8, 16, dtype=HALF), torch.ones(16, 4, dtype=HALF), torch.ones(4)),
+        "the bias must have the element type of a; .*bfloat16",
+    ),
+    (
+        (torch.ones(2, 8, 16).half(), torch.ones(2, 16, 4).half(), torch.ones(4)),
+        "the bias must have the element type of a; .*float16",
+    ),
+    ((torch.ones(8, 16), torch.ones(16, 4).double()), "b must have the element type of a"),
+    ((torch.ones(8, 16), torch.ones(16, 4), torch.ones(8, 4)), "the bias must have the shape"),
+    ((torch.ones(8, 16), torch.ones(16, 4), torch.ones(8, 1)), "the bias must have the shape"),
+    ((torch.ones(16), torch.ones(16, 4)), "must be matrices"),
+]
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_the_operator_refuses_in_a_graph_what_it_refuses_outside(
+    kernels: Kernels, number: int, own: bool
+) -> None:
+    tilewright_torch.kernels_of(None if own else kernels)
+    operands, reason = REFUSED[number]
+    with pytest.raises(InvalidProblem, match=reason):
+        tilewright_torch.matmul(*operands)
+    with torch._subclasses.FakeTensorMode() as mode, pytest.raises(InvalidProblem, match=reason):
+        tilewright_torch.matmul(*map(mode.from_tensor, operands))
+
+
+def under_autocast(product: Callable[..., Any], a: Any, b: Any) -> tuple[Any, ...]:
+    with torch.autocast("cpu", dtype=HALF):
+        d = product(a, b)
+    return d, *torch.autograd.grad(d.float().square().sum(), (a, b))
+
+
+def with_transform(product: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda a, b: torch.func.vmap(lambda row: product(row[None], b)[0])(a)
+
+
+def graph_of(product: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(product, backend="aot_eager", fullgraph=True)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", [lambda product: product, with_transform, graph_of])
+def test_the_operator_is_cast_by_autocast_as_the_product_of_torch(way: Callable[..., Any]) -> None:
+    a, b = (torch.randn(*shape, requires_grad=True) for shape in ((8, 16), (16, 4)))
+    expected = under_autocast(torch.matmul, a, b)
+    for mine, theirs in zip(under_autocast(way(tilewright_torch.matmul), a, b), expected, strict=True):
+        assert mine.dtype == theirs.dtype
+        torch.testing.assert_close(mine, theirs, rtol=5e-2, atol=0.2)
+
+
+def test_autocast_leaves_double_precision_and_runs_tuned(kernels: Kernels) -> None:
+    a, b = doubles(8, 16), doubles(16, 4)
+    assert [x.dtype for x in under_autocast(tilewright_torch.matmul, a, b)] == [torch.float64] * 3
+    assert kernels.matmul.stats == {"tuned: exact": 3}
 
 
 def test_a_model_is_routed_and_back(kernels: Kernels) -> None:
