@@ -65,7 +65,8 @@ def job_view(
 
 
 def _outcomes(job: JobRecord, tuned: Collection[int], errors: Mapping[int, str]) -> list[wire.RowOutcome]:
-    """The state of each row of a ladder."""
+    """The state of each row of a ladder; of an imported job, of those with a winner: an export tells nothing
+    of the others."""
 
     def outcome(m: int) -> Literal["tuned", "failed", "waiting", "not tuned"]:
         if m in tuned:
@@ -74,7 +75,8 @@ def _outcomes(job: JobRecord, tuned: Collection[int], errors: Mapping[int, str])
             return "failed"
         return "not tuned" if job.status.final else "waiting"
 
-    return [wire.RowOutcome(m=m, outcome=outcome(m), error=errors.get(m)) for m in job.request.ladder]
+    told = job.request.ladder if job.import_id is None else sorted(tuned)
+    return [wire.RowOutcome(m=m, outcome=outcome(m), error=errors.get(m)) for m in told]
 
 
 def unreadable_view(job: Unreadable) -> wire.UnreadableJob:

@@ -688,3 +688,32 @@ def test_a_stale_row_that_is_left_of_its_ladder_is_tuned_alone(store: Store) -> 
     with store.read() as session:
         (again, *_) = jobs.listing(session)
     assert again.request == TuneRequest(problem(32), max_trials=100)
+
+
+@pytest.mark.parametrize("page", [1, 2, 4, 7, 50])
+def test_the_top_of_those_wanted_is_found_behind_any_number_of_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(misses, "_PAGE", page)
+    note(store, *(report(m, count=1 + m // 2) for m in range(1, 8)))  # pairs of one stake
+
+    def top(count: int, *wanted: int) -> list[int]:
+        with store.read() as session:
+            found = misses.top_of(session, HOST_CLASS, count, lambda one: one.m in wanted)
+            assert misses.top_of(session, OTHER_CLASS, count, bool) == []
+        return [miss.problem.m for miss in found]
+
+    assert top(2, 1, 2, 4) == [4, 2]
+    assert top(9, 1, 2, 4) == [4, 2, 1]
+    assert top(1, 1) == [1]
+    assert top(9) == []
+
+
+def test_what_a_job_took_up_since_is_no_open_miss_any_more(store: Store) -> None:
+    note(store, report(1), report(2, count=5), report(3, count=3))
+    found = ranked(store)
+    with store.begin() as session:
+        assert misses.still_open(session, found[1:]) == found[1:]
+        jobs.submit(session, request(3), HOST)
+        assert misses.still_open(session, found) == [found[0], found[2]]
+        assert misses.still_open(session, []) == []

@@ -205,3 +205,35 @@ def test_a_key_has_a_limit_of_its_own(store: Store) -> None:
         room(store, few)
     queue(store, many, 11, 12, 13, 14)
     assert room(store, many) == 1
+
+
+def joined(store: Store, caller: str, m: int, most: int = 10) -> bool:
+    """A caller joins the job of an extent; whether it took the job over."""
+    with store.begin() as session:
+        job, created = jobs.submit(session, request(m), HOST, caller)
+        assert not created
+        return jobs.hand_over(session, job, caller, most)
+
+
+def test_a_job_that_waits_goes_with_the_highest_priority_of_those_who_want_it(store: Store) -> None:
+    low, high, highest = key(store, 0), key(store, 5), key(store, 9)
+    queue(store, low, 1, 2, 3)
+    queue(store, None, 4)
+    assert joined(store, high, 3)
+    assert joined(store, high, 4)
+    assert not joined(store, low, 3), "nor does it go back"
+    assert not joined(store, "192.0.2.1", 1), "nor to one of the same priority"
+    with store.read() as session:
+        assert len(jobs.to_cancel(session, low)) == len(jobs.to_cancel(session, high)) == 2
+    assert claimed(store, 2) == [3, 4]
+    assert not joined(store, highest, 3), "it runs already"
+    assert claimed(store, 2) == [1, 2]
+
+
+def test_a_job_is_not_handed_to_a_key_that_has_no_room_for_it(store: Store) -> None:
+    low, high, small = key(store, 0), key(store, 5), key(store, 9, max_queued=1)
+    queue(store, low, 1, 2, 3)
+    assert joined(store, small, 2)
+    assert not joined(store, small, 3)
+    assert [joined(store, high, 3, most) for most in (0, 1)] == [False, True]
+    assert claimed(store, 3) == [2, 3, 1]

@@ -16,9 +16,17 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, JobStatus, TuneRequest, work_of
 from tilewright.schema.trial import BestConfig
 from tuner.store import entities, imports, records
-from tuner.store.access import audit
+from tuner.store.access import audit, keys
 from tuner.store.database import NEWS, StoreError, insert_new, insert_row
-from tuner.store.models import EventRow, JobRow, LadderRow, ProblemRow, TrialSlotRow
+from tuner.store.models import (
+    ApiKeyRow,
+    EventRow,
+    JobRow,
+    LadderRow,
+    ProblemRow,
+    SubmissionRow,
+    TrialSlotRow,
+)
 from tuner.store.records import EventRecord, JobRecord, RowReader, Unreadable, utc_now
 
 # NOTE: those of each trial are built once: building one costs more than SQLite takes to run it.
@@ -198,6 +206,29 @@ def submit(
         add_rows(session, job_id, request)
         append_event(session, job_id, "status", {"status": JobStatus.QUEUED})
     return known(session, joined or job_id), joined is None
+
+
+def hand_over(session: Session, job: JobRecord, caller: str, most: int) -> bool:
+    """Give a job to a caller of higher priority that joined it while it waits: it goes before the jobs of
+    lower priority, and counts for that caller; True if so. It stays with its caller where the other has no
+    room for it: as many jobs as its key says, else ``most``."""
+    priority = keys.priorities(session).get(caller, 0)
+    of_owner = select(ApiKeyRow.priority).where(ApiKeyRow.id == JobRow.caller).scalar_subquery()
+    waits = (JobRow.id == job.id) & (JobRow.status == JobStatus.QUEUED)
+    lower = waits & (func.coalesce(of_owner, 0) < priority)
+    if session.scalar(select(JobRow.id).where(lower)) is None:
+        return False
+    own = keys.max_queued(session, caller)
+    if queued_work(session, caller) + job.request.work > (most if own is None else own):
+        return False
+    moved = update(JobRow).where(lower).values(caller=caller).returning(JobRow.id)
+    return session.execute(moved, execution_options={"synchronize_session": False}).first() is not None
+
+
+def was_started(session: Session, key: str) -> bool:
+    """Whether a request with an idempotency key was answered."""
+    fresh = (SubmissionRow.key == key) & (SubmissionRow.created >= utc_now() - keys.KEY_LIFE)
+    return session.scalar(select(SubmissionRow.key).where(fresh)) is not None
 
 
 def add_rows(session: Session, job_id: str, request: TuneRequest) -> None:

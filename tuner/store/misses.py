@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any
@@ -41,6 +41,7 @@ from tuner.store.records import RowReader, utc_now
 
 AFTER_FAILURE = timedelta(days=1)  # until a problem is tuned again whose job settled nothing
 _REMEMBERED = timedelta(days=30)
+_PAGE = 500
 _at_stake = MissRow.count * MissRow.time_us
 _MISSING = MissRow.reason == MissReason.MISSING
 _STALE = MissRow.reason == MissReason.STALE
@@ -179,10 +180,30 @@ def ranked(
 ) -> list[OpenMiss]:
     """Open misses of a device class or of all that no job is at, the largest stake first, from the one that
     follows the place ``after``."""
-    query = _open().where(~_being_tuned())
-    query = query if device_class is None else query.where(MissRow.device_class == device_class)
-    if after:
-        query = query.where(_behind(after))
+    which = [] if device_class is None else [MissRow.device_class == device_class]
+    return _ranked(session, limit, *which, *([_behind(after)] if after else []))
+
+
+def top_of(
+    session: Session, device_class: str, count: int, wanted: Callable[[GemmProblem], bool]
+) -> list[OpenMiss]:
+    """The first ``count`` misses of :func:`ranked` whose problems are ``wanted``, however many others are
+    before them."""
+    page = ranked(session, device_class, _PAGE)
+    found = [miss for miss in page if wanted(miss.problem)]
+    while len(found) < count and len(page) == _PAGE:
+        page = ranked(session, device_class, _PAGE, page[-1].place)
+        found += [miss for miss in page if wanted(miss.problem)]
+    return found[:count]
+
+
+def still_open(session: Session, found: Sequence[OpenMiss]) -> list[OpenMiss]:
+    """Those of some misses that are open and that no job is at, the largest stake first."""
+    return _ranked(session, len(found), MissRow.id.in_([miss.id for miss in found]))
+
+
+def _ranked(session: Session, limit: int, *which: ColumnElement[bool]) -> list[OpenMiss]:
+    query = _open().where(~_being_tuned(), *which)
     both = query.order_by(_at_stake.desc(), MissRow.id).with_only_columns(MissRow, ProblemRow.canonical)
     return _READER.page(session, both, limit, _following)
 

@@ -97,7 +97,8 @@ class JobView(BaseModel, SearchOptions, frozen=True):
         ladder: every M of a ladder; ``problem`` has the largest. Empty for a job on one problem.
         rows: the rows of a ladder that were decided, the smallest M first.
         ranges: the same, with rows of one kernel merged.
-        outcomes: how each row of a ladder stands.
+        outcomes: how each row of a ladder stands; of an imported job, each one whose winner is in use
+            here: nothing is known of the others.
         baseline_ratio: vendor time over winner time; None before the race.
         error: the reason if the job failed.
         waiting: what keeps a queued or running job from going on, such as a full disk.

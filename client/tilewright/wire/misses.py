@@ -28,7 +28,8 @@ class MissesBody(Body, frozen=True):
 
 
 class MissAnswer(BaseModel):
-    """The result of a report; ``dropped`` counts new problems over the limit of the list."""
+    """The result of a report; ``dropped`` counts new problems over the limit of the list, and those over
+    the limits of the service."""
 
     noted: int
     dropped: int

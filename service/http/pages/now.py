@@ -18,6 +18,7 @@ from service.errors import Kind, Refusal
 from service.http.deps import AdmittedDep, JobId, Service, ServiceDep
 from service.http.pages.base import Form, PageRoute, see_other, show
 from service.http.routes import jobs as job_routes
+from service.http.routes import tuning
 from service.http.routes.jobs import JobsQuery, unknown_job
 from service.http.views import job_place, page_end
 from service.web import now, overview
@@ -82,7 +83,7 @@ def tune(request: Request, service: ServiceDep, form: Form) -> Response:
     given = {name: form[name].strip() for name in (*_NUMBERS, *_NAMES) if form.get(name, "").strip()}
     try:
         body = wire.TuneBody.model_validate({name: _value(name, text) for name, text in given.items()})
-        job = job_routes.start(service, body, None, request)
+        job = tuning.start(service, body, None, request)
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {rule(e)}" for e in error.errors())
         return _start_page(request, service, given, told, 422)

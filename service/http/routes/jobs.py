@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import itertools
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -15,96 +11,19 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from service.engine import admission
-from service.engine.base import Device
 from service.engine.event_feed import BATCH
 from service.errors import Kind, Refusal
 from service.http.deps import AdmittedDep, IdempotencyKey, JobId, Service, ServiceDep, caller, who
 from service.http.openapi import errors
+from service.http.routes.tuning import start, start_for_misses
 from service.http.views import job_place, job_view, link_next, number_place, page_end, unreadable_view
 from tilewright import wire
-from tilewright.schema.device import DeviceSpec
-from tilewright.schema.job import MOST_ROWS, Level, TuneRequest, ladder_of
-from tilewright.schema.problem import Extent, GemmProblem
-from tuner.store import best, jobs, misses, records, trials
+from tilewright.schema.problem import Extent
+from tilewright.schema.trial import BestConfig
+from tuner.store import best, jobs, trials
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
-from tuner.store.access.keys import once
-from tuner.store.database import IdempotencyConflict
-from tuner.store.jobs import submit
 from tuner.store.records import EventRecord, JobRecord, Unreadable
-
-
-def start_for_misses(
-    service: Service, body: wire.TuneMissesBody, key: str | None, request: Request
-) -> list[JobRecord]:
-    """Start a job for each weight of the top misses that a device here computes, on a ladder where several of
-    its M were missed, or give those that a request with this idempotency key started.
-
-    As many as the queue has room for; the rest stays on the list.
-
-    Raises:
-        Refusal: no device here is of the class, a limit is exceeded, or the queue has no room at all.
-        IdempotencyConflict: the key came with another request before, or a job of it was deleted.
-    """
-    body = admission.with_trials(body, service.settings)
-    bench = _bench_for_misses(service, body.from_misses.device_class, body.device)
-    told = body.model_dump(mode="json")
-    if told["level"] == Level.FULL:  # which earlier releases did not tell
-        del told["level"]
-    digest = records.digest(told)
-    with service.store.begin() as session:
-        queue = functools.partial(_queue_top, service, session, bench, body, request)
-        answer = once(session, key, digest, queue)
-        started = _started(session, answer["jobs"])
-    service.engine.wake()
-    return started
-
-
-def _queue_top(
-    service: Service, session: Session, bench: Device, body: wire.TuneMissesBody, request: Request
-) -> dict[str, list[str]]:
-    top = misses.ranked(session, body.from_misses.device_class, body.from_misses.top)
-    settings, families = service.settings, body.families
-    wanted = [miss.problem for miss in top if admission.is_possible(miss.problem, families, settings, bench)]
-    room = admission.check_queue(session, caller(request), settings, more=1) if wanted else 0
-    asked = list(_on_ladders(body, wanted))
-    spent = itertools.accumulate(one.work for one in asked)
-    # NOTE: the first is let in with any amount of work, as by itself it would be refused for ever.
-    fits = [one for one, work in zip(asked, spent, strict=True) if work <= room]
-    jobs_wanted = fits or asked[:1]
-    return {"jobs": [_submit(session, one, bench.spec, request)[0].id for one in jobs_wanted]}
-
-
-def _on_ladders(body: wire.TuneMissesBody, problems: Iterable[GemmProblem]) -> Iterator[TuneRequest]:
-    """A request for each problem, or one on a ladder for those that differ in M alone; in their order."""
-    alike = defaultdict[str, list[GemmProblem]](list)
-    for problem in problems:
-        weight = {name: value for name, value in problem.to_dict().items() if name != "m"}
-        alike[records.canonical(weight)].append(problem)
-    for group in alike.values():
-        for start in range(0, len(group), MOST_ROWS):
-            part = sorted(group[start : start + MOST_ROWS], key=lambda problem: problem.m)
-            ladder = ladder_of(problem.m for problem in part)
-            yield dataclasses.replace(body.to_request(part[-1]), ladder=ladder)
-
-
-def _submit(
-    session: Session, wanted: TuneRequest, spec: DeviceSpec, request: Request
-) -> tuple[JobRecord, bool]:
-    job, created = submit(session, wanted, spec, caller(request))
-    if created:
-        audit.note(session, who(request), Action.CREATE_JOB, job.id, problem=str(wanted.problem))
-    return job, created
-
-
-def _bench_for_misses(service: Service, device_class: str, device: str | None) -> Device:
-    for name, queue in service.engine.queues.items():
-        if queue.bench.spec.device_class.id == device_class and device in (None, name):
-            return queue.bench
-    named = f"{device} is not" if device else "there is no device"
-    raise Refusal(Kind.UNSUPPORTED, f"{named} of class {device_class} here; see GET /devices")
-
 
 tune_router = APIRouter(tags=["tuning"])
 
@@ -138,47 +57,6 @@ def post_tune(
     response.headers["Retry-After"] = "1"
     with service.store.read() as session:
         return _with_results(service, session, job)
-
-
-def start(service: Service, body: wire.TuneBody, key: str | None, request: Request) -> JobRecord:
-    """Start a job, join the one that already does the same, or give the one that a request with this
-    idempotency key started.
-
-    Raises:
-        Refusal: no device here computes the problem, or a limit is exceeded.
-        InvalidProblem: the types cannot be combined.
-        IdempotencyConflict: the key came with another request before, or its job was deleted.
-    """
-    wanted = admission.with_trials(body, service.settings).to_request(body.to_problem())
-    admission.check_size(wanted.problem, service.settings)
-    bench = service.engine.bench(body.device)
-    for problem in wanted.problems:
-        admission.check_supported(problem, body.families, bench)
-    admission.check_memory(wanted.problem, bench)
-    with service.store.begin() as session:
-        queue = functools.partial(_queue, service, session, wanted, bench.spec, request)
-        digest = records.request_digest(wanted, bench.spec.device_class.id)
-        (job,) = _started(session, once(session, key, digest, queue)["jobs"])
-    service.engine.wake()
-    return job
-
-
-def _started(session: Session, ids: Sequence[str]) -> list[JobRecord]:
-    found = [jobs.get(session, job_id) for job_id in ids]
-    if None in found:
-        raise IdempotencyConflict(
-            "a job that a request with this idempotency key started was deleted since; use a new key"
-        )
-    return [job for job in found if job]
-
-
-def _queue(
-    service: Service, session: Session, wanted: TuneRequest, spec: DeviceSpec, request: Request
-) -> dict[str, list[str]]:
-    job, created = _submit(session, wanted, spec, request)
-    if created:  # NOTE: raising inside the transaction takes the job back
-        admission.check_queue(session, caller(request), service.settings)
-    return {"jobs": [job.id]}
 
 
 router = APIRouter(prefix="/jobs", tags=["tuning"])
@@ -231,8 +109,7 @@ def get_job(job_id: JobId, service: ServiceDep, response: Response) -> wire.JobV
 def _with_results(service: Service, session: Session, job: JobRecord) -> wire.JobView:
     now: Any = {"waiting": service.engine.why_waiting(job), "neighbours": service.engine.neighbours(job)}
     if job.request.ladder:
-        rows = list(jobs.row_results(session, job.id).values())
-        return job_view(job, rows=rows, errors=jobs.row_errors(session, job.id), **now)
+        return job_view(job, rows=_rows(session, job), errors=jobs.row_errors(session, job.id), **now)
     winners = best.exact(session, job.device_class, job.request.problem)
     stored = service.quality.best_view(winners[0]) if winners else None
     if stored and stored.job_id == job.id:
@@ -242,6 +119,15 @@ def _with_results(service: Service, session: Session, job: JobRecord) -> wire.Jo
         quality = service.quality.view(job.result)
         own = wire.BestConfigView.of(job.result, quality, created=job.finished or job.created)
     return job_view(job, own, stored, **now)
+
+
+def _rows(session: Session, job: JobRecord) -> list[BestConfig]:
+    """The winners of the rows of a ladder, the smallest M first; of an imported job, those in use here, as
+    an export has no others."""
+    if job.import_id is None:
+        return list(jobs.row_results(session, job.id).values())
+    found = (best.exact(session, job.device_class, problem) for problem in job.request.problems)
+    return [one.best for stored in found for one in stored if one.best.job_id == job.id]
 
 
 @router.get("/{job_id}/trials", operation_id="list_trials", responses=errors(Kind.NOT_FOUND, Kind.UNREADABLE))

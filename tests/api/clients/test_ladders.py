@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from api_server import Server
+from api_server import Server, admin_key, finish, start, trust
 from typer.testing import CliRunner
 
 from service.cli.main import app
@@ -196,3 +198,30 @@ def test_m_between_two_rows_is_answered_as_the_set_says(client: Client, ladder: 
         assert view.entry.artifact == rows[view.entry.problem.m].artifact.digest
         best = client.best_config(problem, **options)
         assert (best.match.kind, best.expected_regret) == ("ladder", view.expected_regret)
+
+
+def test_an_import_tells_of_the_rows_whose_winners_it_brought(
+    client: Client, server: Server, ladder: wire.JobView, tmp_path: Path
+) -> None:
+    file = io.BytesIO()
+    client.export(file)
+    other = start(tmp_path, retune_stale=False)
+    try:
+        trust(other, server.signer.public_key)
+        key = admin_key(other)
+        with Client(other.url, timeout=60.0, key=key) as target:
+            target.import_results(io.BytesIO(file.getvalue()))
+            there = target.job(ladder.id)
+            assert (there.rows, there.ranges) == (ladder.rows, ladder.ranges)
+            assert there.outcomes == ladder.outcomes
+            query, headers = _query(ladder, 32), {"Authorization": f"Bearer {key}"}
+            httpx2.delete(f"{other.url}/best-config", params=query, headers=headers).raise_for_status()
+            left = [(one.m, one.outcome) for one in target.job(ladder.id).outcomes]
+            assert left == [(m, "tuned") for m in (16, 64, 128)], "nothing is known of the other row"
+    finally:
+        finish(other)
+
+
+def _query(ladder: wire.JobView, m: int) -> dict[str, object]:
+    problem = {"m": m, "n": WEIGHT.n, "k": WEIGHT.k, "dtype": "float32", "layout": "nn"}
+    return problem | {"device_class": ladder.device_class}

@@ -6,10 +6,13 @@ import asyncio
 
 import httpx2
 import pytest
+from api_server import Server, opened_database
+from sqlalchemy import delete
 
 from tilewright import AsyncClient, Client, GemmProblem, wire
 from tilewright.errors import InvalidProblem, ServiceError
 from tilewright.http.arguments import Miss
+from tuner.store.models import MissRow
 
 OTHER = "sm_90-132sm-150gb-700w"
 SMALL = GemmProblem(21, 16, 16, "float32", "nn")
@@ -40,9 +43,9 @@ def test_without_a_measured_time_the_larger_problem_has_more_at_stake(
 
 def test_the_top_misses_become_jobs_and_then_no_misses(client: Client, tuned: wire.JobView) -> None:
     place = tuned.device_class
-    client.report_misses(place, [Miss(SMALL, 100, 1e6), Miss(GemmProblem(1, 1, 2**30, "float64"), 1, 1e9)])
-    jobs = client.tune_misses(place, 2, max_trials=2)
-    assert [job.problem for job in jobs] == [SMALL], "what no device here computes is left out"
+    client.report_misses(place, [Miss(SMALL, 100, 1e6)])
+    jobs = client.tune_misses(place, 1, max_trials=2)
+    assert [job.problem for job in jobs] == [SMALL]
     client.wait(jobs[0].id)
     assert SMALL not in [item.problem for item in client.misses(place)]
 
@@ -189,3 +192,24 @@ def test_the_async_client_does_the_same(client: Client) -> None:
                 await other.tune_misses("elsewhere")
 
     asyncio.run(use())
+
+
+def test_a_problem_over_the_limits_of_the_service_is_dropped(client: Client) -> None:
+    answer = client.report_misses("limits", [Miss(SMALL), Miss(GemmProblem(2049, 8, 8, "float32", "nn"))])
+    assert (answer.noted, answer.dropped) == (1, 1)
+    assert [item.problem for item in client.misses("limits")] == [SMALL]
+
+
+def test_problems_that_no_kernel_computes_keep_no_other_from_being_tuned(
+    client: Client, server: Server, tuned: wire.JobView
+) -> None:
+    place, wanted = tuned.device_class, GemmProblem(27, 16, 16, "float32", "nn")
+    vain = [Miss(GemmProblem(m, 16, 16, "int8"), 10**9, 1e12) for m in range(1, 102)]
+    assert client.report_misses(place, [*vain, Miss(wanted, 10**9, 1e11)]).noted == 102
+    try:
+        (job,) = client.tune_misses(place, 1, max_trials=1)
+        assert job.problem == wanted
+        client.wait(job.id)
+    finally:
+        with opened_database(server) as store, store.begin() as session:
+            session.execute(delete(MissRow).where(MissRow.time_us > 9e11))

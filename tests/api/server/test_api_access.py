@@ -194,3 +194,21 @@ def test_a_key_that_filled_its_part_of_the_queue_is_told_so_and_others_go_on(
         assert int(refused.headers["Retry-After"]) > 0
         assert "its key's max_queued" in refused.json()["detail"]
         assert http.post("/tune", json=body, headers=headers["tune"]).status_code == 202
+
+
+def test_a_key_of_higher_priority_takes_over_the_waiting_job_that_it_joins(
+    guarded: Server, headers: dict[str, dict[str, str]]
+) -> None:
+    low, high = (cli(guarded, "create", name, "--scope", "tune") for name in ("low", "high"))
+    cli(guarded, "set", high["id"], "--priority", "100")
+    own = [{"Authorization": f"Bearer {made['key']}"} for made in (low, high)]
+    body = {"m": 33, "n": 32, "k": 32, "dtype": "float64", "layout": "nn", "max_trials": 5000}
+    with httpx2.Client(base_url=guarded.url, timeout=60.0) as http:
+        http.post("/tune", json=body, headers=headers["tune"]).raise_for_status()
+        one, two = (http.post("/tune", json=body | {"m": m}, headers=own[0]).json() for m in (34, 35))
+        joined = http.post("/tune", json=body | {"m": 35}, headers=own[1]).json()
+        assert joined["id"] == two["id"]
+        assert http.delete("/jobs", params={"mine": "true"}, headers=own[0]).json()["jobs"] == 1
+        shown = [http.get(f"/jobs/{job['id']}", headers=own[0]).json()["status"] for job in (one, two)]
+        assert (shown[0], shown[1] in ("queued", "running")) == ("cancelled", True)
+        http.delete("/jobs", params={"k": 32}, headers=headers["admin"]).raise_for_status()

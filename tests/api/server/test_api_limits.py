@@ -226,3 +226,37 @@ def test_a_queue_of_no_places_names_its_setting(
         assert (answer.status_code, answer.json()["detail"]) == (429, told)
     finally:
         finish(server)
+
+
+def test_a_repeated_request_is_answered_as_before_under_lower_limits(tmp_path: Path) -> None:
+    """A limit that changed since says nothing of a job that was started."""
+    key, other, third = ({"Idempotency-Key": one} for one in ("tune", "misses", "named"))
+    before = start(tmp_path, retune_stale=False)
+    try:
+        with httpx2.Client(base_url=before.url, timeout=60.0) as http:
+            place = http.get("/devices").json()["items"][0]["device_class"]
+            misses = [PROBLEM | {"m": 17, "count": 9, "vendor_us": 9.0}]
+            http.post("/misses", json={"device_class": place, "misses": misses}).raise_for_status()
+            top = {"from_misses": {"device_class": place, "top": 1}}
+            named = PROBLEM | {"m": 18, "max_trials": 7}
+            first = http.post("/tune", json=PROBLEM, headers=key).json()["id"]
+            (second,) = http.post("/tune", json=top, headers=other).json()["items"]
+            last = http.post("/tune", json=named, headers=third).json()["id"]
+            http.delete("/jobs", params={"mine": "true"}).raise_for_status()
+    finally:
+        finish(before)
+    after = start(tmp_path, retune_stale=False, max_trials=3, max_extent=15, max_queue=0)
+    try:
+        with httpx2.Client(base_url=after.url, timeout=60.0) as http:
+            again = http.post("/tune", json=PROBLEM, headers=key)
+            assert (again.status_code, again.json()["id"]) == (202, first), again.text
+            tops = http.post("/tune", json=top, headers=other)
+            assert [job["id"] for job in tops.json()["items"]] == [second["id"]], tops.text
+            assert http.post("/tune", json=named, headers=third).json()["id"] == last
+            assert http.post("/tune", json=named).json()["type"].endswith("over-limit")
+            changed = http.post("/tune", json=named, headers=key)
+            assert changed.json()["type"].endswith("idempotency-mismatch")
+            unknown = http.post("/tune", json=named, headers={"Idempotency-Key": "unknown"})
+            assert unknown.json()["type"].endswith("over-limit")
+    finally:
+        finish(after)
