@@ -91,7 +91,8 @@ def merge(session: Session, best: BestConfig, created: datetime, entering: Impor
     here = exact(session, best.device_class, best.problem)
     if here and quarantine.of_winner(session, best.config, best.provenance, created) is not None:
         return "known"
-    mine = BestConfigRow.device_class == best.device_class, ProblemRow.canonical == _canonical(best)
+    canonical = records.canonical(best.problem.to_dict())
+    mine = BestConfigRow.device_class == best.device_class, ProblemRow.canonical == canonical
     raced_here = session.scalar(
         _all().with_only_columns(BestConfigRow.id).where(*mine, BestConfigRow.import_id.is_(None))
     )
@@ -173,10 +174,6 @@ def _comparable(one: BestConfig, other: BestConfig) -> bool:
     """Whether two results were raced by the same method on the same driver."""
     was, now = one.provenance, other.provenance
     return (was.driver, was.method) == (now.driver, now.method)
-
-
-def _canonical(best: BestConfig) -> str:
-    return records.canonical(best.problem.to_dict())
 
 
 def exact(session: Session, target: str, problem: GemmProblem) -> list[StoredBest]:

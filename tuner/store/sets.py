@@ -159,7 +159,7 @@ def get(session: Session, digest: str) -> SetRecord | None:
 def listing(
     session: Session, device_class: str | None = None, limit: int = 50, before: int | None = None
 ) -> list[SetRecord]:
-    """Snapshots, the one that became the latest last first, whatever is pinned; ``before`` is the id of the
+    """Snapshots, the one that became the latest last first; pins do not count; ``before`` is the id of the
     last one of the page before."""
     row = ConfigSetRow
     query = _records().order_by(row.made_latest.desc(), row.id.desc()).limit(limit)
@@ -209,7 +209,7 @@ def unpin_naming(session: Session, device_class: str, artifacts: Collection[str]
 
 
 def unpin_serving(session: Session, problem: GemmProblem, target: str | None = None) -> bool:
-    """Serve the latest winners again where the pinned set has an entry for a problem, whatever its kernel;
+    """Serve the latest winners again where the pinned set has an entry for a problem, of any kernel;
     the audit log tells. Whether there was such a set.
 
     Args:
