@@ -6,11 +6,11 @@
 #include "common/ptx/mbarrier.cuh"
 #include "wgmma_ws/config.cuh"
 
-// Brings a consumer's slice of C to the L2 while its products run, a few rows at each k tile: all at once they would delay the
-// loads of A and B. Without it the epilogue waits for the memory. Tiles with SWAP_AB are too small to gain.
+// Where threads load C: brings a consumer's slice to the L2 while its products run, a few rows at each k tile, because all at
+// once would delay the loads of A and B. Tiles with SWAP_AB are too small to gain.
 class PrefetchC {
 public:
-    static constexpr bool useful = cfg::has_c && cfg::split_k == 1 && cfg::align_d == 16 && !cfg::swap_ab;
+    static constexpr bool useful = cfg::has_c && cfg::split_k == 1 && cfg::align_d == 16 && !cfg::swap_ab && !cfg::loads_c;
 
     // `c` is where the slice at (row, col) starts.
     __device__ __forceinline__ void start(const Epilogue& epilogue, const Out* c, int row, int col, int k_tiles) {
@@ -41,11 +41,26 @@ public:
     Epilogue epilogue;
     int row0, col0, batch; // where the consumer's slice of D starts
 
-    __device__ __forceinline__ Store(const Epilogue& epilogue_, const TensorMap* map_d_, int consumer_)
-        : epilogue(epilogue_), map_d(map_d_), consumer(consumer_) {}
+    __device__ __forceinline__ Store(const Epilogue& epilogue_, const TensorMap* map_c_, const TensorMap* map_d_, int consumer_)
+        : epilogue(epilogue_), map_c(map_c_), map_d(map_d_), consumer(consumer_) {}
+
+    // Reads C ahead of the epilogue, while the products run: with the first k tile TMA loads one subtile a stage, as soon as the
+    // stages are free; with each other one two more subtiles come to the L2. All at once would delay the loads of A and B.
+    __device__ __forceinline__ void read_c_ahead(const SharedMemory& smem, int k_tile) const {
+        if (thread() != 0) return;
+        if (k_tile == 0) {
+            tma_store_wait<0>();
+#pragma unroll
+            for (int number = 0; number < cfg::store_stages && number < subtiles; ++number) load_subtile_of_c(smem, number);
+        } else if (epilogue.reads_c()) {
+            const int first = cfg::store_stages + (k_tile - 1) * 2;
+            for (int number = first; number < first + 2 && number < subtiles; ++number)
+                tma_prefetch(map_c, column_of(number), row_of(number), batch);
+        }
+    }
 
     // Finishes and stores a slice.
-    __device__ __forceinline__ void run(const Accumulator& acc, const SharedMemory& smem) const {
+    __device__ __forceinline__ void run(const Accumulator& acc, const SharedMemory& smem) {
 #pragma unroll
         for (int atom = 0; atom < cfg::atoms; ++atom) {
             if constexpr (cfg::staged) {
@@ -54,8 +69,11 @@ public:
                     const Epilogue here = epilogue.pinned();
                     constexpr int pairs = subtile_n / 4;
                     OutPair held[pairs] = {};
-                    load_pairs(held, here, atom, i * pairs);
-                    store_subtile([&](int p) { return finish(here, acc, held[p - i * pairs], atom, p); }, smem, atom, i);
+                    if constexpr (!cfg::loads_c) load_pairs(held, here, atom, i * pairs);
+                    const auto value = [&](int p, OutPair staged) {
+                        return finish(here, acc, cfg::loads_c ? staged : held[p - i * pairs], atom, p);
+                    };
+                    store_subtile(value, smem, atom, i);
                 }
             } else {
                 store_direct(acc, atom);
@@ -70,24 +88,23 @@ public:
 #pragma unroll
             for (int first = 0; first < Accumulator::pairs; first += pinned_pairs) {
                 const Epilogue here = epilogue.pinned();
-                OutPair held[pinned_pairs] = {};
-                load_pairs(held, here, atom, first);
 #pragma unroll
                 for (int p = first; p < first + pinned_pairs && p < Accumulator::pairs; ++p)
-                    kept[atom][p] = finish(here, acc, held[p - first], atom, p);
+                    kept[atom][p] = finish(here, acc, OutPair{}, atom, p);
             }
         any_kept = true;
     }
     // Overlapped store: stores subtile `number` of the tile that was kept last, if there is one.
-    __device__ __forceinline__ void store_kept(const SharedMemory& smem, int number) const {
+    __device__ __forceinline__ void store_kept(const SharedMemory& smem, int number) {
         if (!any_kept) return;
         const int atom = number / atom_subtiles;
-        store_subtile([&](int p) { return kept[atom][p]; }, smem, atom, number % atom_subtiles);
+        store_subtile([&](int p, OutPair) { return kept[atom][p]; }, smem, atom, number % atom_subtiles);
     }
 
 private:
-    const TensorMap* map_d;
+    const TensorMap *map_c, *map_d;
     int consumer;
+    unsigned parities = 0; // of the phase in which C is in a stage, a bit a stage
     unsigned kept[cfg::overlapped_store ? cfg::atoms : 1][cfg::overlapped_store ? Accumulator::pairs : 1];
     bool any_kept = false;
 
@@ -96,6 +113,24 @@ private:
     // Row and column of D of accumulator (x, y) of an atom, x along wgmma's M and y along its N.
     __device__ __forceinline__ int row(int atom, int x, int y) const { return row0 + (cfg::swap_ab ? y : atom * 64 + x); }
     __device__ __forceinline__ int column(int atom, int x, int y) const { return col0 + (cfg::swap_ab ? atom * 64 + x : y); }
+
+    // Where a subtile starts in D.
+    __device__ __forceinline__ int row_of(int number) const {
+        return row(number / atom_subtiles, 0, number % atom_subtiles * subtile_n);
+    }
+    __device__ __forceinline__ int column_of(int number) const {
+        return column(number / atom_subtiles, 0, number % atom_subtiles * subtile_n);
+    }
+
+    // Has TMA load a subtile of C into its stage, which must be free. NOTE: with beta = 0 nothing is loaded, but the barrier
+    // completes: it also tells the other threads that the stage is free.
+    __device__ __forceinline__ void load_subtile_of_c(const SharedMemory& smem, int number) const {
+        const int stage = number % cfg::store_stages;
+        const unsigned loaded = smem.c_loaded(consumer, stage);
+        if (!epilogue.reads_c()) return mbarrier_arrive(loaded);
+        mbarrier_arrive_expect(loaded, subtile_rows * subtile_columns * int(sizeof(Out)));
+        tma_load(smem.subtile(consumer, stage), map_c, loaded, column_of(number), row_of(number), batch);
+    }
 
     // Where the first element of pair p of this thread lies in an atom.
     static __device__ __forceinline__ int pair_x(int p) { return thread() / 32 * 16 + thread() % 32 / 4 + p % 2 * 8; }
@@ -137,29 +172,45 @@ private:
 
     // NOTE: the barrier before a subtile is written ensures that its stage is free: TMA has read it (the storing thread has
     // waited) or all threads have copied it.
+    // Where TMA loads C, the barrier of C ensures it; a warp overwrites only what it has read itself.
     template <class Value>
-    __device__ __forceinline__ void store_subtile(Value value, const SharedMemory& smem, int atom, int i) const {
-        const int number = atom * atom_subtiles + i;
-        const unsigned target = smem.subtile(consumer, number % cfg::store_stages);
+    __device__ __forceinline__ void store_subtile(Value value, const SharedMemory& smem, int atom, int i) {
+        const int number = atom * atom_subtiles + i, stage = number % cfg::store_stages;
+        const unsigned target = smem.subtile(consumer, stage);
         // NOTE: the subtiles of a tile start with stage 0 again; unless they fill all stages evenly, stage 0 may be the one
         // used last.
         constexpr bool uneven = subtiles % cfg::store_stages != 0;
         const bool restart = uneven && number == 0;
-        if (cfg::tma_store && thread() == 0) {
+        if constexpr (cfg::loads_c) {
+            mbarrier_wait(smem.c_loaded(consumer, stage), parities >> stage & 1);
+            parities ^= 1u << stage;
+            // The next C comes into a stage of an earlier subtile: of the last but one if there are four, so that this thread need
+            // not wait until TMA has read the last.
+            constexpr int lag = cfg::store_stages >= 4 ? 2 : 1;
+            const int next = number - lag + cfg::store_stages;
+            if (thread() == 0 && cfg::store_stages > 1 && number >= lag && next < subtiles) {
+                tma_store_wait<lag - 1>();
+                load_subtile_of_c(smem, next);
+            }
+        } else if (cfg::tma_store && thread() == 0) {
             if (restart)
                 tma_store_wait<0>();
             else
                 tma_store_wait<cfg::store_stages - 1>();
         }
-        if (cfg::tma_store || cfg::store_stages == 1 || restart) named_barrier_sync(1 + consumer, 128);
+        if (!cfg::loads_c && (cfg::tma_store || cfg::store_stages == 1 || restart)) named_barrier_sync(1 + consumer, 128);
         stage_subtile(value, target, i);
         if constexpr (cfg::tma_store) tma_store_fence();
         named_barrier_sync(1 + consumer, 128);
-        const int at_row = row(atom, 0, i * subtile_n), at_column = column(atom, 0, i * subtile_n);
+        const int at_row = row_of(number), at_column = column_of(number);
         if constexpr (cfg::tma_store) {
             if (thread() == 0) {
                 tma_store<cfg::hint_d>(target, map_d, at_column, at_row, batch);
                 tma_store_commit();
+                if (cfg::loads_c && cfg::store_stages == 1 && number + 1 < subtiles) {
+                    tma_store_wait<0>();
+                    load_subtile_of_c(smem, number + 1);
+                }
             }
         } else {
             copy_subtile(target, at_row, at_column);
@@ -167,16 +218,23 @@ private:
     }
 
     // NOTE: pairs 4 q .. 4 q + 3 are four 8 x 8 matrices: x and x + 8 at one y, then at y + 8.
-    template <class Value> static __device__ __forceinline__ void stage_subtile(Value value, unsigned target, int i) {
+    template <class Value> __device__ __forceinline__ void stage_subtile(Value value, unsigned target, int i) const {
         const int lane = thread() % 32, warp = thread() / 32;
 #pragma unroll
         for (int p = 0; p < subtile_n / 4; p += 4) {
             const int matrices = subtile_n / 4 - p < 4 ? 2 : 4;
-            unsigned values[4] = {};
-#pragma unroll
-            for (int matrix = 0; matrix < matrices; ++matrix) values[matrix] = value(i * (subtile_n / 4) + p + matrix);
             const int chunk = cfg::swap_ab ? Subtile::chunk(p / 2 * 8 + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2)
                                            : Subtile::chunk(warp * 16 + lane % 16, p / 2 + lane / 16);
+            unsigned values[4] = {};
+            if (cfg::loads_c && epilogue.reads_c()) {
+                if (matrices == 4)
+                    ldmatrix_x4(values, target + chunk);
+                else
+                    ldmatrix_x2(reinterpret_cast<unsigned(&)[2]>(values), target + chunk);
+            }
+#pragma unroll
+            for (int matrix = 0; matrix < matrices; ++matrix)
+                values[matrix] = value(i * (subtile_n / 4) + p + matrix, reinterpret_cast<const OutPair&>(values[matrix]));
             if (matrices == 4)
                 stmatrix_x4<cfg::swap_ab>(target + chunk, values);
             else

@@ -22,6 +22,7 @@ from kernels.wgmma_ws.heuristics import (
 from kernels.wgmma_ws.layout import (
     grid,
     load_interval,
+    loads_c,
     operand_tiles,
     smem_bytes,
     subtile,
@@ -103,7 +104,7 @@ class WgmmaWs(cuda.CudaFamily[Knobs]):
         }
 
     def leading_arguments(self, k: Knobs, problem: GemmProblem) -> tuple[Argument, ...]:
-        """Tensor maps of A, B and, if TMA stores it, D; the CTA order; the batch."""
+        """Tensor maps of A, B and, if TMA loads and stores them, C and D; the CTA order; the batch."""
         return *_maps(k, problem), *_order(k), Scalar("batch", "int32")
 
     def workspace(self, k: Knobs, _problem: GemmProblem, _device: DeviceSpec) -> Workspace:
@@ -189,7 +190,8 @@ def _maps(k: Knobs, problem: GemmProblem) -> tuple[Argument, ...]:
     a, b = operand_tiles(k, problem)
     maps = [TensorMap("a", a.box), TensorMap("b", b.box)]
     if k.epilogue in TMA_STORES:
-        maps.append(TensorMap("d", subtile(k), swizzle=subtile_swizzle(k), promotion=0))
+        d = TensorMap("d", subtile(k), swizzle=subtile_swizzle(k), promotion=0)
+        maps += [dataclasses.replace(d, operand="c", kind="c_tensor_map"), d] if loads_c(k, problem) else [d]
     return tuple(maps)
 
 

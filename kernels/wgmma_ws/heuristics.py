@@ -343,7 +343,7 @@ def _with_stages(knobs: Knobs, problem: GemmProblem, device: DeviceSpec) -> Knob
     knobs.stages = enough = fitting(knobs, problem, device)
     if problem.m > 2 * SMALL:
         enough = min(enough, _ENOUGH_STAGES, max(3, loads // 2))
-    while knobs.epilogue != "direct" and knobs.store_stages < useful_store_stages(knobs):
+    while knobs.epilogue != "direct" and knobs.store_stages < useful_store_stages(knobs, problem):
         roomy = dataclasses.replace(knobs, store_stages=2 * knobs.store_stages)
         roomy.stages = fitting(roomy, problem, device)
         if roomy.stages < enough:

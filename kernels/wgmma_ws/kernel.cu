@@ -107,23 +107,27 @@ public:
             skip_other(scheduler);
         }
         while (scheduler.next(work)) {
+            const auto place = [&](int slice) {
+                store.row0 = work.m + row, store.col0 = work.n + column, store.batch = work.batch;
+                (cfg::swap_ab ? store.row0 : store.col0) += slice * cfg::slice_n;
+            };
+            if constexpr (cfg::loads_c) place(0);
             if constexpr (PrefetchC::useful) {
                 const int m0 = work.m + row, n0 = work.n + column;
                 ahead.start(store.epilogue, c + work.batch * stride_c + m0 * store.epilogue.ldc + n0, m0, n0, work.k_tiles());
             }
             if constexpr (cfg::pingpong) order_wait();
             if constexpr (cfg::promote > 0)
-                multiply_promoted(acc, work.k_tiles());
+                multiply_promoted(acc, work.k_tiles(), store);
             else
                 multiply(acc, work.k_tiles(), store);
             if constexpr (cfg::pingpong) order_arrive();
             if constexpr (cfg::promote == 0) finish(acc, work.k_tiles());
             if constexpr (cfg::cluster_k > 1) exchange.run(acc);
             const auto store_slice = [&](int slice) {
-                store.row0 = work.m + row, store.col0 = work.n + column, store.batch = work.batch;
-                (cfg::swap_ab ? store.row0 : store.col0) += slice * cfg::slice_n;
+                if constexpr (!cfg::loads_c) place(slice);
                 store.epilogue.d = d + work.batch * stride_d;
-                if constexpr (cfg::has_c) store.epilogue.c = c + work.batch * stride_c;
+                if constexpr (cfg::has_c && !cfg::loads_c) store.epilogue.c = c + work.batch * stride_c;
                 if constexpr (cfg::overlapped_store)
                     store.keep(acc);
                 else
@@ -167,7 +171,7 @@ private:
         return true;
     }
 
-    __device__ __forceinline__ void multiply(Accumulator& acc, int k_tiles, const Store& store) {
+    __device__ __forceinline__ void multiply(Accumulator& acc, int k_tiles, Store& store) {
         int index = 0;
         if constexpr (cfg::overlapped_store) {
             // Stores the previous tile, one subtile after the products of each k tile.
@@ -181,7 +185,12 @@ private:
             while (index < k_tiles - cfg::staggered_k_tiles) multiply_next(acc, index++);
             if (consumer == 1) meet_other();
         }
-        while (index < k_tiles) multiply_next(acc, index++);
+        if (cfg::loads_c && k_tiles == 0) store.read_c_ahead(smem, 0);
+        while (index < k_tiles) {
+            multiply_next(acc, index);
+            if constexpr (cfg::loads_c) store.read_c_ahead(smem, index);
+            ++index;
+        }
         if (cfg::staggered && consumer == 0) meet_other();
     }
     // NOTE: both wait, so that neither arrives twice where tiles have few k tiles.
@@ -205,14 +214,16 @@ private:
 
     // The tensor cores accumulate 8-bit floats with some 13 bits, so every few k tiles their accumulators are added to f32
     // accumulators outside the tensor cores, as in DeepGEMM.
-    __device__ __forceinline__ void multiply_promoted(Accumulator& acc, int k_tiles) {
+    __device__ __forceinline__ void multiply_promoted(Accumulator& acc, int k_tiles, const Store& store) {
         constexpr int every = cfg::promote > 0 ? cfg::promote : 1;
+        if (cfg::loads_c && k_tiles == 0) store.read_c_ahead(smem, 0);
         acc.clear();
         Accumulator chunk;
         for (int index = 0; index < k_tiles; ++index) {
             mbarrier_wait(smem.ring.full(state.stage), state.phase);
             multiply_tile(chunk, state.stage, index % every);
             if constexpr (PrefetchC::useful) ahead.at(index);
+            if constexpr (cfg::loads_c) store.read_c_ahead(smem, index);
             chunk.finish();
             release(state.stage);
             state.advance();
@@ -289,10 +300,17 @@ __device__ __forceinline__ void await_barriers() {
 #define MAP_D_PARAMETER
 #define MAP_D nullptr
 #endif
+#if HAS_C && EPILOGUE >= 2 && REDUCTION == 0 && !SWAP_AB // cfg::loads_c
+#define MAP_C_PARAMETER const __grid_constant__ TensorMap map_c,
+#define MAP_C &map_c
+#else
+#define MAP_C_PARAMETER
+#define MAP_C nullptr
+#endif
 
 extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
     wgmma_ws_gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-                  MAP_D_PARAMETER ORDER_PARAMETER int batch, GEMM_PARAMETERS) {
+                  MAP_C_PARAMETER MAP_D_PARAMETER ORDER_PARAMETER int batch, GEMM_PARAMETERS) {
     if constexpr (!cfg::gpc_order) release_next_kernel();
     const SharedMemory smem(smem_address(smem_start));
     const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
@@ -322,8 +340,9 @@ extern "C" __global__ void __launch_bounds__(cfg::threads, 1)
     } else {
         if constexpr (cfg::consumers > 1) registers_increase<cfg::consumer_registers>();
         const int consumer = warp / 4 - 1;
-        const Store store({c, d, bias, ldc, ldd, m, n, alpha, beta}, MAP_D, consumer);
+        const Store store({c, d, bias, ldc, ldd, m, n, alpha, beta}, MAP_C, MAP_D, consumer);
         if (cfg::tma_store && threadIdx.x % 128 == 0) tma_prefetch_map(MAP_D);
+        if (cfg::loads_c && threadIdx.x % 128 == 0) tma_prefetch_map(MAP_C);
         __syncwarp();
         const Partials partials(workspace, scheduler, consumer, smem.word(consumer));
         await_barriers();

@@ -79,6 +79,11 @@ def staging_bytes(k: Knobs) -> int:
     return 0 if k.epilogue == "direct" else k.consumers * k.store_stages * rows * columns * 2
 
 
+def loads_c(k: Knobs, problem: GemmProblem) -> bool:
+    """Whether TMA loads C into the store stages; otherwise each thread loads its elements."""
+    return problem.has_c and k.epilogue in TMA_STORES and k.reduction == "none" and not k.swap_ab
+
+
 def exchange_bytes(k: Knobs) -> int:
     """Shared memory, in bytes, for accumulators received from the CTA with the other half of k."""
     extent, width = k.warpgroup_tile
@@ -90,14 +95,15 @@ def stage_bytes(k: Knobs, problem: GemmProblem) -> int:
     return (k.tile_m + k.tile_n) * k.tile_k * problem.dtype.size + 16
 
 
-def fixed_bytes(k: Knobs) -> int:
+def fixed_bytes(k: Knobs, problem: GemmProblem) -> int:
     """Dynamic shared memory beside the stages, in bytes: store stages, exchange, barriers and flags."""
-    return staging_bytes(k) + exchange_bytes(k) + (16 + 4) * k.consumers
+    of_c = 8 * k.store_stages if loads_c(k, problem) else 0
+    return staging_bytes(k) + exchange_bytes(k) + (16 + of_c + 4) * k.consumers
 
 
 def smem_bytes(k: Knobs, problem: GemmProblem) -> int:
     """Dynamic shared memory in bytes."""
-    return k.stages * stage_bytes(k, problem) + fixed_bytes(k)
+    return k.stages * stage_bytes(k, problem) + fixed_bytes(k, problem)
 
 
 def k_tiles(k: Knobs, problem: GemmProblem) -> int:

@@ -16,6 +16,7 @@ from kernels.wgmma_ws.layout import (
     fixed_bytes,
     k_tiles,
     l2_keeps_bytes,
+    loads_c,
     single_wave,
     stage_bytes,
     staging_bytes,
@@ -166,7 +167,7 @@ def useful_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> int:
 
 def _most_stages(k: Knobs, p: GemmProblem, d: DeviceSpec, spared: int = 0) -> int:
     """The most stages that fit with ``spared`` bytes left free."""
-    return min((d.smem_per_block - fixed_bytes(k) - spared) // stage_bytes(k, p), MOST_STAGES)
+    return min((d.smem_per_block - fixed_bytes(k, p) - spared) // stage_bytes(k, p), MOST_STAGES)
 
 
 def fewer_stages(k: Knobs, p: GemmProblem, d: DeviceSpec) -> int:
@@ -192,9 +193,10 @@ def _why_exchange(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
     return None
 
 
-def useful_store_stages(k: Knobs) -> int:
-    """Epilogue subtiles to stage at a time, a power of two: more if sector alignment makes them narrow."""
-    most = min(4 if k.sector_aligned_store else 2, subtiles(k))
+def useful_store_stages(k: Knobs, p: GemmProblem) -> int:
+    """Epilogue subtiles to stage at a time, a power of two: more if sector alignment makes them narrow, or if
+    C comes into them while the tile is multiplied."""
+    most = min(4 if k.sector_aligned_store or loads_c(k, p) else 2, subtiles(k))
     return max((count for count in (2, 4) if count <= most), default=1)
 
 
@@ -202,7 +204,7 @@ def _why_store(k: Knobs, p: GemmProblem, d: DeviceSpec) -> str | None:
     if k.epilogue == "direct" and p.out in (DType.FLOAT16, DType.BFLOAT16):
         return "a staged epilogue stores wider rows than epilogue=direct"
     if k.epilogue != "direct":
-        enough = useful_store_stages(k)
+        enough = useful_store_stages(k, p)
         if k.store_stages > enough:
             return f"{enough} store stages are enough for {subtiles(k)} subtiles"
         more = staging_bytes(k)  # as much as there is already

@@ -8,6 +8,7 @@ from kernels.wgmma_ws.config import TMA_STORES, Knobs
 from kernels.wgmma_ws.layout import (
     MOST_SPLITS,
     accumulator_registers,
+    loads_c,
     pending_registers,
     slice_n,
     smem_bytes,
@@ -59,8 +60,8 @@ def _other_registers(k: Knobs, p: GemmProblem) -> int:
         used += 20 if p.layout is not Layout.NT else 0
         used += 16 if p.activation is Activation.GELU else 0
     reads = k.reduction == "none"  # otherwise the kernel after reads C and the bias
-    if p.has_c and reads:
-        used += 48 if k.epilogue == "overlapped" else 32
+    if p.has_c and reads and not loads_c(k, p):
+        used += 32
     if p.has_bias and reads:
         used += _registers_of_bias(k, p)
     if k.promote:
@@ -91,8 +92,10 @@ def _registers_of_bias(k: Knobs, p: GemmProblem) -> int:
         return 80 if gelu else 0
     if _adds_partials(k) and not k.swap_ab:
         return max(32, k.warpgroup_tile[1] // 2)
-    if p.has_c:
+    if p.has_c and not loads_c(k, p):
         return 32 + (48 if k.warpgroup_tile[0] > 64 and k.epilogue != "stmatrix" else 0)
+    if loads_c(k, p) and k.consumers == 2:
+        return 64
     copies = k.epilogue == "stmatrix" and k.warpgroup_tile[0] > 128
     return {1: 32, 2: 48, 3: 4}.get(k.consumers, 0) + (8 if gelu or copies else 0)
 
@@ -211,8 +214,8 @@ def _why_overlapped(k: Knobs, p: GemmProblem, _d: DeviceSpec) -> str | None:
         return "ping-pong overlaps the store with the other consumer anyway: use epilogue=tma"
     if k.split_k * k.cluster_k > 1 or k.promote:
         return "epilogue=overlapped needs the whole k in one set of accumulators: use epilogue=tma"
-    if p.has_c and p.has_bias:
-        return "epilogue=overlapped leaves no registers for both C and a bias: use epilogue=tma"
+    if p.has_c:
+        return "epilogue=overlapped keeps the store stages busy, in which C arrives: use epilogue=tma"
     return None
 
 

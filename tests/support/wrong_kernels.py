@@ -21,6 +21,7 @@ LONG = GemmProblem(200, 272, 2048, "float16", "nt")
 SHORT = GemmProblem(200, 272, 40, "float16", "nt")
 ODD = GemmProblem(199, 271, 329, "float16", "nt")
 ODD_C = dataclasses.replace(ODD, has_c=True)
+TWO_C = dataclasses.replace(ODD_C, batch=2)
 RELU = dataclasses.replace(PLAIN, activation="relu")
 GELU = dataclasses.replace(PLAIN, activation="gelu")
 FLOAT32 = GemmProblem(200, 272, 328, "float32", "nn")
@@ -74,6 +75,8 @@ ONE_STRIP = {"swizzle_size": 16}
 SNAKE = {"snake": 1, "swizzle_size": 1, "cluster_m": 1, "cluster_n": 1, "split_k": 1, "reduction": "none"}
 ONE_PART = {"split_k": 1, "reduction": "none"}
 SQUARE_TILE = {"swap_ab": 0, "tile_m": 64, "tile_n": 64, "consumers_m": 1, "consumers_n": 1}
+TMA_TILE = ONE_PART | SQUARE_TILE | {"store_stages": 1, "stages": 3, "epilogue": "tma"}
+THREE_SUBTILES = TMA_TILE | {"tile_n": 192, "store_stages": 2}
 ONE_CLUSTER = SQUARE_TILE | ONE_PART | {"cluster_k": 2, "cluster_m": 1, "cluster_n": 1}
 
 FAULTS = (
@@ -226,7 +229,7 @@ FAULTS = (
         PLAIN,
         {"consumers_m": 2, "tile_m": 128},
     ),
-    Fault("wgmma_ws", WS, "store.epilogue.c = c + work.batch * stride_c;", "store.epilogue.c = c;"),
+    Fault("wgmma_ws", WS, "store.epilogue.c = c + work.batch * stride_c;", "store.epilogue.c = c;", TWO_C),
     Fault(
         "wgmma_ws",
         WS,
@@ -247,7 +250,19 @@ FAULTS = (
     Fault("wgmma_ws", REPACK, "end_chunk <= last", "end_chunk < last", ODD),
     Fault("wgmma_ws", WS_STORE, "values[matrix] = value(", "values[matrix] = value(1 ^ ", PLAIN),
     Fault("wgmma_ws", WS_STORE, "if (last) here[first] = low;", "", ODD, {"epilogue": "stmatrix"}),
-    Fault("wgmma_ws", WS_STORE, "held[p - i * pairs]", "held[0]"),
+    Fault("wgmma_ws", WS_STORE, "OutPair&>(values[matrix])", "OutPair&>(values[0])", FULL, TMA_TILE),
+    Fault(
+        "wgmma_ws",
+        WS_STORE,
+        "loaded, column_of(number), row_of(number), batch);",
+        "loaded, column_of(number), row_of(number), 0);",
+        FULL,
+        TMA_TILE,
+    ),
+    Fault(
+        "wgmma_ws", WS_STORE, "int next = number - lag", "int next = number + 1 - lag", FULL, THREE_SUBTILES
+    ),
+    Fault("wgmma_ws", WS_STORE, "held[p - i * pairs]", "held[0]", ODD_C),
     Fault("wgmma_ws", "common/wgmma.cuh", "from[DOWN ? epilogue.ldc : 1]", "from[0]", ODD_C),
     Fault(
         "wgmma_ws",

@@ -99,17 +99,18 @@ class TensorMap:
     """A kernel argument: a 128-byte TMA descriptor of a row-major operand, passed by value.
 
     Attributes:
-        operand: ``a``, ``b`` or ``d``; for an operand that the plan repacks, its copy.
+        operand: ``a``, ``b``, ``c`` or ``d``; for an operand that the plan repacks, its copy.
         box: (rows, columns) of the box in elements.
         swizzle: 0, 32, 64 or 128 bytes.
         promotion: L2 promotion of 0, 64, 128 or 256 bytes.
+        kind: ``c_tensor_map`` for that of C, so that earlier releases refuse the plan: they know no map of C.
     """
 
     operand: Operand
     box: tuple[int, int]
     swizzle: int = 128
     promotion: int = 128
-    kind: Literal["tensor_map"] = "tensor_map"
+    kind: Literal["tensor_map", "c_tensor_map"] = "tensor_map"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ def argument(data: dict[str, Any]) -> Argument:
         "pointer": Pointer,
         "packed_pointer": PackedPointer,
         "tensor_map": TensorMap,
+        "c_tensor_map": TensorMap,
         "cta_order": CtaOrder,
         "block_order": CtaOrder,
     }

@@ -237,7 +237,7 @@ def _encode_at(item: TensorMap, problem: GemmProblem, row_bytes: int, address: i
 
 
 def _row_bytes(item: TensorMap, problem: GemmProblem, operands: Operands) -> int:
-    size = problem.out.size if item.operand == "d" else problem.dtype.size
+    size = problem.out.size if item.operand in ("c", "d") else problem.dtype.size
     return int(scalar_values(problem, operands)[f"ld{item.operand}"]) * size
 
 

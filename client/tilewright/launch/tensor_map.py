@@ -79,5 +79,6 @@ def encode(item: TensorMap, problem: GemmProblem, address: int, row_stride: int)
 
 def _stored(problem: GemmProblem, operand: Operand) -> tuple[tuple[int, int], DType]:
     """Stored shape and element type of one matrix."""
-    shapes = {"a": problem.a_shape, "b": problem.b_shape, "d": (problem.m, problem.n)}
-    return shapes[operand], problem.out if operand == "d" else problem.dtype
+    if operand in ("c", "d"):
+        return (problem.m, problem.n), problem.out
+    return problem.a_shape if operand == "a" else problem.b_shape, problem.dtype

@@ -189,21 +189,46 @@ def test_ctas_without_a_k_tile(hopper, variant) -> None:
 @pytest.mark.parametrize(
     ("tile_n", "epilogue"), [(176, "stmatrix"), (192, "stmatrix"), (120, "tma"), (192, "tma")]
 )
-@pytest.mark.parametrize("store_stages", [2, 4])
-def test_staging_that_a_tile_does_not_fill_evenly(hopper, tile_n, epilogue, store_stages) -> None:
+@pytest.mark.parametrize("store_stages", [1, 2, 4])
+@pytest.mark.parametrize("has_c", [False, True])
+def test_staging_that_a_tile_does_not_fill_evenly(hopper, tile_n, epilogue, store_stages, has_c) -> None:
     """Short k, many tiles: the first subtile of a tile must not overwrite the last of the tile before."""
     knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": store_stages, "stages": 3}
-    for _ in range(5):
-        assert wrong(hopper, GemmProblem(8192, 8448, 64), **knobs) is None
+    for _ in range(3):
+        assert wrong(hopper, GemmProblem(8192, 8448, 64, has_c=has_c), **knobs) is None
 
 
 @pytest.mark.parametrize("tile_n", [24, 56, 72, 88, 104, 144, 176])
 @pytest.mark.parametrize("store_stages", [2, 4])
-@pytest.mark.parametrize("epilogue", ["tma", "overlapped"])
-def test_tiles_of_few_wide_subtiles(hopper, tile_n, store_stages, epilogue) -> None:
+@pytest.mark.parametrize(("epilogue", "has_c"), [("tma", False), ("tma", True), ("overlapped", False)])
+def test_tiles_of_few_wide_subtiles(hopper, tile_n, store_stages, epilogue, has_c) -> None:
     knobs = {"tile_n": tile_n, "epilogue": epilogue, "store_stages": store_stages, "stages": 3}
     for size in ((136, 520, 200), (4104, 4360, 64)):
-        assert wrong(hopper, GemmProblem(*size), **knobs) is None
+        assert wrong(hopper, GemmProblem(*size, has_c=has_c), **knobs) is None
+
+
+LOADS_OF_C = [
+    {},
+    {"store_stages": 1},
+    {"tile_n": 256, "store_stages": 4, "stages": 3},
+    {**PINGPONG, "tile_n": 96, "store_stages": 4, "stages": 3},
+    {**PINGPONG, "tile_n": 120, "store_stages": 2},
+    {"tile_m": 192, "consumers_m": 3, "tile_n": 128, "stages": 3},
+    {"tile_n": 128, "cluster_k": 2},
+    {**PINGPONG, "tile_n": 64, "cluster_k": 2},
+    {"tile_n": 160, "sector_aligned_store": 1, "store_stages": 4, "stages": 3},
+    {"cluster_m": 2, "cta_order": "gpc"},
+    {**SWAPPED, "tile_m": 128, "store_stages": 4},  # whose threads load it
+]
+
+
+@pytest.mark.parametrize("variant", LOADS_OF_C, ids=str)
+@pytest.mark.parametrize("k", [8, 64, 1000])
+def test_tma_loads_c_ahead(hopper, variant, k) -> None:
+    """Several tiles a CTA, some of them outside D; a k tile, several, and none where two CTAs share one."""
+    for extra in ({"batch": 3}, {"batch": 2, "has_bias": True, "activation": "gelu"}):
+        problem = GemmProblem(1160, 1544, k, dtype="bfloat16", has_c=True, **extra)
+        assert wrong(hopper, problem, **{"tile_n": 128, **variant}) is None
 
 
 @pytest.mark.parametrize("tile_n", [112, 144, 160, 208, 240])
@@ -239,10 +264,9 @@ def test_a_tile_whose_store_overlaps_the_next(hopper, variant, k) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_overlapped_store_has_its_own_bias_and_c(hopper, layout) -> None:
-    for extra in ({"has_bias": True, "activation": "relu"}, {"has_c": True, "batch": 2}):
-        problem = GemmProblem(2568, 2312, 200, layout=layout, **extra)
-        assert wrong(hopper, problem, epilogue="overlapped") is None
+def test_an_overlapped_store_has_its_own_bias(hopper, layout) -> None:
+    problem = GemmProblem(2568, 2312, 200, layout=layout, batch=2, has_bias=True, activation="relu")
+    assert wrong(hopper, problem, epilogue="overlapped") is None
     halves = GemmProblem(2568, 2312, 200, layout=layout, acc_dtype="float16")
     assert wrong(hopper, halves, tile_n=256, epilogue="overlapped") is None
 
@@ -305,8 +329,9 @@ def test_8_bit_types(hopper, dtype, variant) -> None:
 )
 def test_promoted_accumulators(hopper, dtype, variant, promote) -> None:
     for size in ((16, 16, 16), (304, 528, 4080)):
-        problem = GemmProblem(*size, dtype=dtype, out_dtype="bfloat16")
-        assert wrong(hopper, problem, **variant, tile_k=128, promote=promote) is None
+        for has_c in (False, True):
+            problem = GemmProblem(*size, dtype=dtype, out_dtype="bfloat16", has_c=has_c)
+            assert wrong(hopper, problem, **variant, tile_k=128, promote=promote) is None
 
 
 @pytest.mark.parametrize(

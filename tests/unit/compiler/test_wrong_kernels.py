@@ -23,6 +23,7 @@ def test_there_are_many_and_every_gpu_family_has_some() -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_fault_has_one_place_and_a_valid_config(fault: Fault) -> None:
     assert (SOURCES / fault.source).read_text().count(fault.before) == 1
+    assert fault.before != fault.after
     fault.config(HOPPER)
 
 

@@ -37,6 +37,7 @@ PLAN = LaunchPlan(
     grid=Grid(128, 256, split_k=2, max_blocks=132),
     args=(
         TensorMap("a", (64, 128)),
+        TensorMap("c", (64, 64), swizzle=64, promotion=0, kind="c_tensor_map"),
         TensorMap("d", (64, 64), swizzle=64, promotion=256),
         Pointer("workspace"),
         Scalar("m", "int32"),

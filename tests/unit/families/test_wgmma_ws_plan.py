@@ -64,6 +64,16 @@ def test_tensor_maps_come_first(changes: dict[str, Any], problem: GemmProblem, m
     assert not any(isinstance(item, TensorMap) for item in args[len(maps) :])
 
 
+def test_the_map_of_c_comes_before_that_of_d() -> None:
+    """Of the same boxes, in a kind that earlier releases refuse; none if TMA does not load C."""
+    problem = dataclasses.replace(NT, has_c=True)
+    c, d = plan({}, problem).args[2:4]
+    assert (c, d) == (TensorMap("c", D[1], D[2], D[3], "c_tensor_map"), TensorMap(*D))
+    for changes in ({"epilogue": "stmatrix", "tile_n": 128}, {"split_k": 2, "reduction": "kernel"}):
+        maps = [item for item in plan(changes, problem).args if isinstance(item, TensorMap)]
+        assert "c" not in {item.operand for item in maps}
+
+
 def test_how_it_is_launched() -> None:
     one = plan({"cluster_n": 2})
     assert (one.entry, one.target, one.block, one.cluster) == (

@@ -188,9 +188,9 @@ def test_tensor_maps_follow_given_strides(library: Recorder) -> None:
 
 def test_d_has_its_own_type(library: Recorder) -> None:
     floats = dataclasses.replace(ODD, out_dtype="float32")
-    for operand in ("a", "d"):
+    for operand in ("a", "c", "d"):
         encode(TensorMap(operand, (8, 8)), floats, 256, 1024)
-    assert [call["kind"] for call in library.calls] == [6, 7]  # CU_TENSOR_MAP_DATA_TYPE_FLOAT16, _FLOAT32
+    assert [call["kind"] for call in library.calls] == [6, 7, 7]  # CU_TENSOR_MAP_DATA_TYPE_FLOAT16, _FLOAT32
 
 
 def test_a_refused_map_says_what_it_was(library: Recorder) -> None:
