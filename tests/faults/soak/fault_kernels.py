@@ -5,10 +5,12 @@
 
 On all GPUs, or on the host where there is none. So many workers a device as ``--workers`` says each run one
 broken kernel after the other, of another class each time, and the right kernel after each. A trial must end
-as its class has it, and the next one be right. On a GPU all workers meet after a few trials for one of a
-class that ends them; then the memory of the GPUs must be free again before the next workers start. A file of
-``--out`` that is there already, for instance from ``benchmarks/results``, is gone on with; an item of its
-``slices`` is one run. Exits with 1 if anything was not as it must be.
+as its class has it, and the next one be right. ``struck`` counts right kernels whose process ended with a
+broken kernel of another worker: the result must say that it was not their own fault, and a second trial be
+right. On a GPU all workers meet after a few trials for one of a class that ends them; then the memory of
+the GPUs must be free again before the next workers start. A file of ``--out`` that is there already, for
+instance from ``benchmarks/results``, is gone on with; an item of its ``slices`` is one run. Exits with 1 if
+anything was not as it must be.
 """
 
 from __future__ import annotations
@@ -188,7 +190,14 @@ class Campaign:
         self._empty = self._used_bytes() if self._used_bytes else 0
         self.benches = list(self._pool.map(Bench, [name for name in devices for _ in range(workers)]))
         self.classes: dict[str, dict[str, Any]] = {
-            fault.name: {"trials": 0, "back_s": [], "free_s": [], "said": collections.Counter(), "wrong": []}
+            fault.name: {
+                "trials": 0,
+                "struck": 0,
+                "back_s": [],
+                "free_s": [],
+                "said": collections.Counter(),
+                "wrong": [],
+            }
             for fault in self.faults
         }
         self._lock = threading.Lock()
@@ -248,6 +257,10 @@ class Campaign:
         if result.outcome is not fault.outcome:
             wrong.append(f"ended as {result.outcome.value}: {result.message[:200]}")
         after = self._right(bench)
+        # A broken kernel of another worker may end this process too, which is not the right kernel's fault.
+        struck = after.outcome is Outcome.LAUNCH_ERROR and after.own_fault is False
+        if struck:
+            restarts, after = restarts + 1, self._right(bench)
         back_s = round(time.monotonic() - since, 2)
         if after.outcome is not Outcome.OK:
             wrong.append(f"the next trial ended as {after.outcome.value}: {after.message[:200]}")
@@ -257,6 +270,7 @@ class Campaign:
         with self._lock:
             into = self.classes[fault.name]
             into["trials"] += 1
+            into["struck"] += struck
             into["said"][f"{result.outcome.value}: {result.message[:120]}"] += 1
             into["wrong"] += wrong
             if fault.ends_worker:
@@ -325,6 +339,7 @@ def report(campaign: Campaign, seconds: float) -> dict[str, Any]:
 def line(name: str, found: Mapping[str, Any]) -> str:
     """One class in words."""
     parts = [f"{name:34}{found['trials']:5} trials", f"{len(found['wrong'])} wrong"]
+    parts += [f"{found['struck']} struck"] if found["struck"] else []
     for what, spread in (("back in", found["back_s"]), ("memory free in", found["free_s"])):
         if spread:
             parts.append(f"{what} {spread['median']} s, {spread['max']} s at most")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+from typing import Any
 
 import fault_kernels
 import pytest
 from fault_kernels import GPU_FAULTS, RIGHT, Campaign, Fault, gpu_artifact
+
+from tuner.workers.bench import Bench
 
 
 @pytest.mark.long
@@ -29,6 +33,23 @@ def test_workers_meet_to_look_at_the_memory(monkeypatch: pytest.MonkeyPatch) -> 
         assert sum(found["trials"] for found in campaign.classes.values()) == 12
         assert (apart["free_s"], len(together["free_s"])) == ([], 1)
         assert together["wrong"] == ["1024 MiB of memory are in use 0.5 s after the kills"]
+
+
+@pytest.mark.long
+def test_a_right_kernel_that_another_worker_ends_is_run_again() -> None:
+    """Once its result says that it was not its own fault."""
+    with contextlib.closing(Campaign(["host"], 1)) as campaign:
+        right, calls = campaign._right, itertools.count()
+        leaves = next(fault for fault in campaign.faults if fault.name == "exit")
+
+        def second_struck(bench: Bench) -> Any:
+            return campaign._trial(leaves, bench) if next(calls) == 1 else right(bench)
+
+        campaign._right = second_struck  # type: ignore[method-assign]
+        campaign.run(2, seconds=120.0)
+        found = campaign.classes.values()
+        assert [sum(one[name] for one in found) for name in ("trials", "struck")] == [2, 1]
+        assert not any(one["wrong"] for one in found)
 
 
 @pytest.mark.parametrize("fault", [RIGHT, *GPU_FAULTS], ids=lambda fault: fault.name)
