@@ -251,13 +251,19 @@ class ClassWinners:
         if revision <= earlier:
             return last
         changed = best.changed_since(session, self._device_class, earlier)
-        parts = {number: part for number, part in before.items() if number not in changed}
+        touched = set(changed)
+        # NOTE: lookups wait for this: what a changed winner costs must not grow with the number of others.
+        parts = dict(before)
+        for number in changed:
+            parts.pop(number, None)
         if len(parts) + len(changed) != best.count(session, self._device_class):  # some were deleted
             there = best.changed_since(session, self._device_class, -1)
             parts = {number: part for number, part in parts.items() if number in there}
             changed = {number: is_served for number, is_served in there.items() if number not in parts}
+            touched = {*before, *there}
         parts |= self._read(session, changed)
-        gone, new = _only_in(before, parts), _only_in(parts, before)
+        gone = _only_in({number: before.get(number) for number in touched}, parts)
+        new = _only_in({number: parts.get(number) for number in touched}, before)
         changes = last.changes + max(len(gone), len(new))
         catalog = last.catalog.changed(gone, new, last.near)
         alike = judged_by if judged_by == self._judged_by() else ""
