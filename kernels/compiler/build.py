@@ -116,7 +116,7 @@ def build(
     """Compile a valid config for a problem and a device, or take it from the cache.
 
     Raises:
-        CompileError: the compiler refused it, or the result spills registers.
+        CompileError: the compiler refused it.
     """
     spec = family.build_spec(config, problem, device)
     plan = family.plan(config, problem, device)

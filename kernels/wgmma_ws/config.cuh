@@ -41,7 +41,8 @@ constexpr bool staged = EPILOGUE != 0, tma_store = EPILOGUE >= 2, overlapped_sto
 constexpr int store_stages = STORE_STAGES;
 // TMA loads C into the stages in which D is staged, ahead of the epilogue. Not with split-K: a kernel after reads C, or it is
 // known late which slice a CTA finishes. Not with SWAP_AB, whose tiles of D are small: 6 % slower at 16 x 4096 x 4096.
-constexpr bool loads_c = has_c && tma_store && REDUCTION == 0 && !swap_ab;
+#define LOADS_C (HAS_C && EPILOGUE >= 2 && REDUCTION == 0 && !SWAP_AB)
+constexpr bool loads_c = LOADS_C;
 constexpr bool sector_aligned_store = SECTOR_ALIGNED_STORE;
 constexpr CacheHint hint_a = CacheHint(HINT_A), hint_b = CacheHint(HINT_B), hint_d = CacheHint(HINT_D);
 constexpr int prefetch = PREFETCH;

@@ -258,7 +258,7 @@ def variants(
     stores: tuple[str, ...] = ("direct",)
     if problem.out in (DType.FLOAT16, DType.BFLOAT16):
         if problem.stride_alignment("d") >= 16:
-            stores = TMA_STORES
+            stores = ("tma",) if problem.has_c else TMA_STORES
         elif swap or tile_n // consumers_n % 16 == 0:
             stores = ("stmatrix",)
     reductions = ("kernel", "reduce_scatter") if split_k > 1 else ("none",)

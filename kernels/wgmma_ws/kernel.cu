@@ -185,7 +185,7 @@ private:
             while (index < k_tiles - cfg::staggered_k_tiles) multiply_next(acc, index++);
             if (consumer == 1) meet_other();
         }
-        if (cfg::loads_c && k_tiles == 0) store.read_c_ahead(smem, 0);
+        if (cfg::loads_c && cfg::cluster_k > 1 && k_tiles == 0) store.read_c_ahead(smem, 0);
         while (index < k_tiles) {
             multiply_next(acc, index);
             if constexpr (cfg::loads_c) store.read_c_ahead(smem, index);
@@ -216,7 +216,7 @@ private:
     // accumulators outside the tensor cores, as in DeepGEMM.
     __device__ __forceinline__ void multiply_promoted(Accumulator& acc, int k_tiles, const Store& store) {
         constexpr int every = cfg::promote > 0 ? cfg::promote : 1;
-        if (cfg::loads_c && k_tiles == 0) store.read_c_ahead(smem, 0);
+        if (cfg::loads_c && cfg::cluster_k > 1 && k_tiles == 0) store.read_c_ahead(smem, 0);
         acc.clear();
         Accumulator chunk;
         for (int index = 0; index < k_tiles; ++index) {
@@ -300,7 +300,7 @@ __device__ __forceinline__ void await_barriers() {
 #define MAP_D_PARAMETER
 #define MAP_D nullptr
 #endif
-#if HAS_C && EPILOGUE >= 2 && REDUCTION == 0 && !SWAP_AB // cfg::loads_c
+#if LOADS_C
 #define MAP_C_PARAMETER const __grid_constant__ TensorMap map_c,
 #define MAP_C &map_c
 #else

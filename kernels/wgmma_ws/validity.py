@@ -62,6 +62,8 @@ def _other_registers(k: Knobs, p: GemmProblem) -> int:
     reads = k.reduction == "none"  # otherwise the kernel after reads C and the bias
     if p.has_c and reads and not loads_c(k, p):
         used += 32
+    if loads_c(k, p) and k.cluster_k > 1 and k.store_stages == 4:
+        used += 24
     if p.has_bias and reads:
         used += _registers_of_bias(k, p)
     if k.promote:
@@ -257,7 +259,7 @@ RULES: tuple[Rule[Knobs], ...] = (
     Rule(("promote",), _why_promote),
     Rule(STAGES, _why_smem, compiled=False),
     Rule(("cluster_k", "split_k", "reduction"), _why_reduction),
-    Rule((*SUBTILE, "promote"), why_registers, compiled=False),
+    Rule((*SUBTILE, "promote", "store_stages"), why_registers, compiled=False),
     Rule(("cluster_m", "cluster_n", "cluster_k", "prefetch", "cta_order"), _why_cta_order),
     Rule(("cluster_m", "cluster_n", "cluster_k", "cta_order"), _why_many_clusters, compiled=False),
 )

@@ -252,7 +252,7 @@ class ClassWinners:
             return last
         changed = best.changed_since(session, self._device_class, earlier)
         touched = set(changed)
-        # NOTE: lookups wait for this: what a changed winner costs must not grow with the number of others.
+        # NOTE: lookups wait for this, so the others cost no more than a copy of the dict.
         parts = dict(before)
         for number in changed:
             parts.pop(number, None)

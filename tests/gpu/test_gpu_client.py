@@ -126,6 +126,20 @@ def test_operands_that_move(device: Any, family: str) -> None:
     assert kernels.matmul.stats == {"tuned: exact": 80}
 
 
+@pytest.mark.parametrize("family", ["wgmma_ws", "mma_sync"])
+def test_results_in_place_of_c_that_move(device: Any, family: str) -> None:
+    """Several subtiles of C and several k tiles; ``wgmma_ws`` loads C by TMA."""
+    if family == "wgmma_ws" and device.spec.arch != "sm_90":
+        pytest.skip("wgmma_ws needs sm_90")
+    kernels, kept = Kernels(device, family), []
+    for _ in range(70):  # more than the descriptors that are kept
+        a, b, c = tensor(1024, 256), tensor(1024, 256).t(), tensor(1024, 1024)
+        kept.append((a, b, c, kernels.matmul(a, b, c.clone(), alpha=0.5, beta=-2.0)))
+    for a, b, c, out in kept:
+        close(out, 0.5 * (a.double() @ b.double()) - 2 * c.double())
+    assert kernels.matmul.stats == {"tuned: exact": 70}
+
+
 def test_misaligned_operands_run_with_the_vendor_library(kernels: Kernels) -> None:
     flat, b = tensor(128 * 64 + 1), tensor(64, 128)
     for offset in (0, 1, 0):

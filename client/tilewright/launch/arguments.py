@@ -154,6 +154,9 @@ def _why_not_apart(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -
     taken = {item.name for item in plan.args if isinstance(item, Scalar)}
     described = {item.operand for item in plan.args if isinstance(item, (TensorMap, PackedPointer))}
     needed = plan.preconditions
+    without_gaps = scalar_values(
+        problem, dataclasses.replace(operands, stride_a=0, stride_b=0, stride_c=0, stride_d=0)
+    )
     for name, align, size in (
         ("a", needed.align_a, problem.dtype.size),
         ("b", needed.align_b, problem.dtype.size),
@@ -161,7 +164,7 @@ def _why_not_apart(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -
         ("d", needed.align_d, problem.out.size),
     ):
         stride = getattr(operands, f"stride_{name}")
-        if not stride or (name == "c" and not problem.has_c):
+        if stride in (0, without_gaps[f"stride_{name}"]) or (name == "c" and not problem.has_c):
             continue
         if name in described or f"stride_{name}" not in taken:
             return f"it needs the matrices of {name} without gaps"

@@ -16,7 +16,9 @@ from kernels.gemv.family import GEMV
 from kernels.gemv_tma.family import GEMV_TMA
 from kernels.mma_sync.family import MMA_SYNC
 from kernels.wgmma.family import WGMMA
+from kernels.wgmma_ws.config import Knobs as WgmmaWsKnobs
 from kernels.wgmma_ws.family import WGMMA_WS
+from kernels.wgmma_ws.layout import loads_c
 from tilewright import Config, GemmProblem
 from tuner.devices.base import Device, Tensors
 from tuner.measure.operands import bind
@@ -114,7 +116,11 @@ def test_addends_that_the_kernel_before_wrote(hopper, family, name) -> None:
     a, b = (xp.zeros((1, count, SIZE), dtype="float16") for count in (rows, SIZE))
     buffers = [xp.zeros((1, rows, SIZE), dtype="float16") for _ in range(3)]
     pairs = [(buffers[step % 3], buffers[(step + 1) % 3]) for step in range(STEPS)]
-    for config in family.heuristic_configs(problem, hopper.spec)[:3]:
+    configs = family.heuristic_configs(problem, hopper.spec)[:3]
+    if family is WGMMA_WS and name == "c":  # the first ones have SWAP_AB
+        assert loads_c(WgmmaWsKnobs(**WGMMA_WS_BASE), problem)
+        configs.append(Config.of(family.name, WGMMA_WS_BASE))
+    for config in configs:
         kernel = gate.built(hopper, family, config, problem)
         sets = [
             Tensors(a, b, new, c=old, beta=1.0) if name == "c" else Tensors(a, b, new, bias=old.reshape(SIZE))

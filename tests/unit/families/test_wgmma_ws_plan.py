@@ -21,6 +21,7 @@ NN = GemmProblem(4096, 4096, 4096, layout="nn")
 ODD = GemmProblem(999, 1111, 777, batch=2)
 BASE: dict[str, Any] = dataclasses.asdict(WgmmaWsKnobs(stages=3))
 PINGPONG = {"schedule": "pingpong", "consumers_m": 1}
+SWAPPED = {"swap_ab": 1, "tile_m": 16, "tile_n": 128, "consumers_m": 1, "consumers_n": 2, "swizzle_size": 1}
 # (operand, box, swizzle, promotion) if A is not multicast, and if subtiles of D are 64 wide.
 A = ("a", (128, 64), 128, 128)
 D = ("d", (64, 64), 128, 0)
@@ -49,8 +50,7 @@ def plan(changes: dict[str, Any], problem: GemmProblem = NT) -> LaunchPlan:
         ({"cluster_m": 2}, NN, [A, ("b", (32, 64), 128, 128), D]),
         # Transposed, subtiles of D are 16 rows of 64 columns; without TMA there is no map of D.
         (
-            {"swap_ab": 1, "tile_m": 16, "tile_n": 128, "consumers_m": 1, "consumers_n": 2, "swizzle_size":
-            1}, NT,
+            SWAPPED, NT,
             [("a", (16, 64), 128, 128), ("b", (128, 64), 128, 128), ("d", (16, 64), 128, 0)],
         ),
         ({"epilogue": "stmatrix"}, NT, [A, ("b", (256, 64), 128, 128)]),
@@ -69,7 +69,13 @@ def test_the_map_of_c_comes_before_that_of_d() -> None:
     problem = dataclasses.replace(NT, has_c=True)
     c, d = plan({}, problem).args[2:4]
     assert (c, d) == (TensorMap("c", D[1], D[2], D[3], "c_tensor_map"), TensorMap(*D))
-    for changes in ({"epilogue": "stmatrix", "tile_n": 128}, {"split_k": 2, "reduction": "kernel"}):
+    others = (
+        {"epilogue": "stmatrix", "tile_n": 128},
+        {"split_k": 2, "reduction": "kernel"},
+        {"split_k": 2, "reduction": "reduce_scatter", "tile_n": 128},
+        SWAPPED,
+    )
+    for changes in others:
         maps = [item for item in plan(changes, problem).args if isinstance(item, TensorMap)]
         assert "c" not in {item.operand for item in maps}
 

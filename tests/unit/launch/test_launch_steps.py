@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tilewright import GemmProblem, LaunchPlan
+from tilewright import DType, GemmProblem, LaunchPlan
 from tilewright.artifact import (
     CtaOrder,
     Finish,
@@ -28,6 +28,7 @@ from tilewright.errors import ArtifactError, PreconditionFailed
 from tilewright.launch import cuda, driver
 from tilewright.launch.arguments import Operands, check_preconditions
 from tilewright.launch.cta_order import CTA_ORDERS, Order
+from tilewright.launch.slots import Slots
 from tilewright.launch.tensor_map import encode
 
 ODD = GemmProblem(100, 250, 77, batch=3)  # A is 100 x 77, B 250 x 77: rows of 154 bytes
@@ -186,6 +187,20 @@ def test_tensor_maps_follow_given_strides(library: Recorder) -> None:
     assert d["strides"] == [512, 51_200]
 
 
+def test_tensor_maps_move_with_their_operands(library: Recorder) -> None:
+    described = dataclasses.replace(ODD, has_c=True, n=256, out_dtype=DType.FLOAT32)
+    names = ("a", "b", "c", "d")
+    plan = dataclasses.replace(PLAN, repacks=(), args=tuple(TensorMap(name, (64, 64)) for name in names))  # type: ignore[arg-type]
+    operands = dataclasses.replace(OPERANDS, c=5 << 20, ldc=512)
+    main = SimpleNamespace(values=[None] * 4, arguments=[None] * 4)
+    slots = Slots(plan, operands, cuda._slots(plan, described, operands, main))  # type: ignore[arg-type]
+    slots.move(1 << 20, 2 << 20, 3 << 20, 6 << 20)
+    [moved] = library.calls
+    # 512 floats a row; 100 rows a matrix.
+    assert (moved["address"], moved["kind"], moved["strides"]) == (6 << 20, 7, [2048, 204_800])
+    assert [bool(argument) for argument in main.arguments] == [False, False, True, False]
+
+
 def test_d_has_its_own_type(library: Recorder) -> None:
     floats = dataclasses.replace(ODD, out_dtype="float32")
     for operand in ("a", "c", "d"):
@@ -231,6 +246,7 @@ def test_a_copy_has_no_gaps_in_the_batch() -> None:
     check_preconditions(COPIES, ODD, OPERANDS)
     with pytest.raises(PreconditionFailed, match="matrices of b without gaps"):
         check_preconditions(COPIES, ODD, dataclasses.replace(OPERANDS, stride_b=1 << 20))
+    check_preconditions(COPIES, ODD, dataclasses.replace(OPERANDS, stride_b=250 * 77))
 
 
 def attributes(plan: LaunchPlan, overlap: bool) -> list[list[int]]:
