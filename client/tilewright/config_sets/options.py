@@ -6,13 +6,12 @@ import dataclasses
 import math
 import os
 import re
-from numbers import Real
 from pathlib import Path
 from typing import Any, TypedDict
 
 from tilewright.artifact.cache import KERNEL_BYTES, Bounds, default_folder
 from tilewright.errors import InvalidProblem
-from tilewright.http.calls import MOST_SECONDS, checked_flag
+from tilewright.http.calls import MOST_SECONDS, checked_flag, is_number
 from tilewright.schema.match import MatchLimits
 from tilewright.trust import checked_key
 
@@ -106,8 +105,9 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 def _check_number(name: str, value: Any) -> None:
     if name == "max_regret" and value is None:
         return
-    if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-        raise InvalidProblem(f"{name} must be a finite number that is not negative, got {value!r}")
+    kind = "whole" if name.endswith("_bytes") else "finite"
+    if not is_number(value) or not 0 <= float(value) < math.inf or (kind == "whole" and value % 1):
+        raise InvalidProblem(f"{name} must be a {kind} number that is not negative, got {value!r}")
     if name in ("start_timeout", "refresh_s") and float(value) > MOST_SECONDS:
         raise InvalidProblem(f"{name} must be at most {MOST_SECONDS:g} seconds, got {value!r}")
     if name == "refresh_s" and value < _LEAST_PAUSE_S:

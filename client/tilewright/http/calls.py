@@ -198,7 +198,7 @@ def checked_url(url: str, key: str | None) -> tuple[str, dict[str, str]]:
 
     Raises:
         InvalidProblem: it is not ``http://host`` or ``https://host``, with or without port and path, nor
-            ``file:///path``; there are a key and a user; or the key is none.
+            ``file:///path``; there are a key and a user; or the key is empty or none.
     """
     try:
         url.encode()  # as messages, hashes and files need it
@@ -215,6 +215,10 @@ def checked_url(url: str, key: str | None) -> tuple[str, dict[str, str]]:
         raise InvalidProblem(
             "the URL of a service must be like http://127.0.0.1:8080, that of a published folder like"
             f" file:///srv/kernels, and a password in it has %40 for @ and %2F for /; got {shown!r}"
+        )
+    if key == "":
+        raise InvalidProblem(
+            "key is empty, as an empty variable gives it; give an API key, or None for no key"
         )
     if key is not None and not _fits_header(key):
         raise InvalidProblem(
@@ -240,9 +244,14 @@ def checked_timeout(seconds: float) -> float:
     Raises:
         InvalidProblem: it is no number, not positive, or too large.
     """
-    if not isinstance(seconds, Real) or not 0.0 < float(seconds) <= MOST_SECONDS:
+    if not is_number(seconds) or not 0.0 < float(seconds) <= MOST_SECONDS:
         raise InvalidProblem(f"timeout must be seconds above 0, at most {MOST_SECONDS:g}; got {seconds!r}")
     return float(seconds)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a real number, of Python or of NumPy, and no flag."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def checked_flag(name: str, value: Any) -> bool:

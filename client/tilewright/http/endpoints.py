@@ -193,8 +193,8 @@ class Endpoints(ResultEndpoints):
         out: Any = None,
         **options: Unpack[GemmOptions],
     ) -> Flow[gemm_calls.GemmAnswer]:
-        """Run a GEMM on the service: NumPy arrays, or what converts by DLPack or ``__array__``. They are sent
-        as they lie and must not change meanwhile.
+        """Run a GEMM on the service: NumPy arrays, or what converts by DLPack or ``__array__``, of torch no
+        subclass of ``Tensor``. They are sent as they lie and must not change meanwhile.
 
         ``shared`` passes them through shared memory: for a service of this machine and user that offers it.
         Operands that :meth:`shared_empty` made are not copied then, and the result goes to ``out``, where it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -123,7 +124,7 @@ def _host_array(name: str, array: Any) -> Any:
         return array
     try:
         if hasattr(array, "__dlpack__"):
-            return _from_dlpack(array)
+            return _from_dlpack(name, array)
         if hasattr(array, "__array__"):
             return np.asarray(array)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
@@ -134,8 +135,30 @@ def _host_array(name: str, array: Any) -> Any:
     raise InvalidProblem(f"{name} must be a NumPy array or offer DLPack or __array__, got {type(array)}")
 
 
-def _from_dlpack(array: Any) -> Any:
+def _from_dlpack(name: str, array: Any) -> Any:
+    if any((base.__module__, base.__name__) == ("torch", "Tensor") for base in type(array).__mro__):
+        array = _plain_tensor(name, array)
     try:
-        return np.from_dlpack(array, device="cpu")
+        host = np.from_dlpack(array, device="cpu")
     except TypeError:  # its DLPack is from before 2023.12 and takes no device, as that of earlier torch
-        return np.from_dlpack(array)
+        host = np.from_dlpack(array)
+    # NOTE: for an address of 0, as fake tensors have it, NumPy takes memory of its own and does not fill it.
+    if host.flags.owndata and host.size:
+        raise InvalidProblem(
+            f"{name} has no memory that holds its values, as fake and efficient zero tensors have none; give"
+            " a NumPy array or a tensor that holds them, such as clone() of a zero tensor"
+        )
+    return host
+
+
+def _plain_tensor(name: str, tensor: Any) -> Any:
+    """A tensor of torch as DLPack may read it: with the sign of its values, and of no subclass."""
+    torch = sys.modules["torch"]
+    kind = type(tensor)
+    if kind not in (torch.Tensor, torch.nn.Parameter):
+        raise InvalidProblem(
+            f"{name} is a {kind.__module__}.{kind.__name__}, whose memory may not hold its values; give a"
+            " NumPy array or a torch.Tensor that does, such as full_tensor() of a DTensor, or"
+            " as_subclass(torch.Tensor) of what differs in its methods alone"
+        )
+    return tensor.resolve_neg()

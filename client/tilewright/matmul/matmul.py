@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import sys
 import threading
 from collections.abc import Callable, Hashable
 from numbers import Complex, Real
@@ -113,13 +114,15 @@ class LocalMatmul:
         Args:
             a: (..., m, k), any layout.
             b: (k, n), or (..., k, n) with the leading axes of ``a``.
-            out: (..., m, n), written to, and read if ``beta`` is not 0; must not overlap ``a`` or ``b``.
+            out: (..., m, n), written to, and read if ``beta`` is not 0; must not overlap ``a``, ``b`` or
+                itself.
             bias: n elements, added to every row.
             activation: ``relu`` or ``gelu`` (the tanh approximation).
 
         Raises:
-            InvalidProblem: the activation is unknown, ``beta`` is given without ``out``, or a factor is no
-                real number or too large for the type of the running sum.
+            InvalidProblem: the activation is unknown, ``beta`` is given without ``out``, elements of ``out``
+                share memory, or a factor is no real number, wants a gradient or is too large for the type of
+                the running sum.
             LaunchError: the device broke; the process must end.
         """
         library = _libraries(type(a)) or arrays.library_of(a)
@@ -153,7 +156,8 @@ class LocalMatmul:
         except TypeError:  # as above
             plan = None
         if plan is None:
-            operands = (x, weight.T, None, bias)
+            # NOTE: without a key they are not read, and a subclass of tensors may have no transpose.
+            operands = (x, weight if key is None else weight.T, None, bias)
             plan = self._plan(library, key, operands, _epilogue(activation, 1.0, 0.0, None))
         return plan(x, weight, None, bias)
 
@@ -279,6 +283,9 @@ class HasMatmul(Protocol):
 
 def _factor(name: str, value: Any) -> float:
     """A factor as a number; for an array or tensor with one element, its current value."""
+    torch = sys.modules.get("torch")  # NOTE: imported by the code that made a tensor
+    if torch is not None and getattr(value, "requires_grad", False) and torch.is_grad_enabled():
+        raise InvalidProblem(f"{name} gets no gradient; give {name}.detach(), or multiply an array by it")
     try:
         if isinstance(value, str | bytes) or (isinstance(value, Complex) and not isinstance(value, Real)):
             raise TypeError

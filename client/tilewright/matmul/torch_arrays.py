@@ -89,10 +89,15 @@ class TorchArrays:
         return like.new_zeros(size, dtype=torch.uint8)
 
     def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
-        if epilogue.plain and bias is None:
-            return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
+        if epilogue.plain and bias is None and out is None:
+            return torch.matmul(a, b)
         if not isinstance(b, torch.Tensor):
             raise InvalidProblem(f"b must be a tensor as a is; use torch.tensor, got {type(b)}")
+        if isinstance(out, torch.Tensor) and out.layout is torch.strided and not out.is_nested:
+            _check_own_memory(out)
+        if epilogue.plain and bias is None:
+            _check_out(out, _product_shape(a, b), a.dtype)  # torch itself would resize it
+            return torch.matmul(a, b, out=out)
         check_bias(a, b, bias)
         d = _product(*factors(a, b, epilogue), out, bias, epilogue)
         if out is None:
@@ -107,10 +112,10 @@ def _product(a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
     if bias is None and alpha == 1.0 and beta == 0.0:
         return activated(torch.matmul(a, b), epilogue.activation)
     # NOTE: with more axes, linear may add the bias to a product that is rounded already.
-    once = a.dim() == 2 or a.dtype not in _HALF or not _dense(a)
+    once = a.dim() == 2 or a.dtype not in _HALF or not dense(a)
     if once and bias is not None and alpha == 1.0 and beta == 0.0 and b.dim() == 2:
         return activated(torch.nn.functional.linear(a, b.t(), bias), epilogue.activation)
-    alike = a.dtype is b.dtype and _dense(a) and _dense(b)
+    alike = a.dtype is b.dtype and dense(a) and dense(b)
     d = _addmm(a, b, out, bias, epilogue) if alike else None
     if d is not None:
         return activated(d, epilogue.activation)
@@ -141,7 +146,7 @@ def _addmm(a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any | Non
     c = out if reads_c else bias
     if c is None:
         c = a.new_empty(())  # not read, as beta is 0
-    elif c.dtype is not a.dtype or not _dense(c):
+    elif c.dtype is not a.dtype or not dense(c):
         return None
     elif not reads_c:
         beta = 1.0
@@ -154,7 +159,8 @@ def _addmm(a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any | Non
     return torch.baddbmm(c, a, b.flatten(0, last), alpha=alpha, beta=beta).reshape(shape)
 
 
-def _dense(array: Any) -> bool:
+def dense(array: Any) -> bool:
+    """Whether an array is a tensor of no subclass with strides."""
     return type(array) in _PLAIN and array.layout is torch.strided and not array.is_nested
 
 
@@ -169,6 +175,26 @@ def check_bias(a: Any, b: Any, bias: Any) -> None:
         raise InvalidProblem(f"the bias must be a tensor; use torch.tensor, got {type(bias)}")
     if bias is not None and bias.shape != columns:
         raise InvalidProblem(f"the bias must have the shape {tuple(columns)}, got {tuple(bias.shape)}")
+
+
+def _product_shape(a: Any, b: Any) -> tuple[int, ...]:
+    """The shape of the product of operands that fit together."""
+    left, right = tuple(a.shape), tuple(b.shape)  # NOTE: slices of a torch.Size take long
+    lead = left[:-2]
+    if right[:-2] not in ((), lead):
+        lead = torch.broadcast_shapes(lead, right[:-2])
+    return *lead, *left[:-1][-1:], *right[1:][-1:]
+
+
+def _check_own_memory(out: Any) -> None:
+    """Refuse an ``out`` whose elements may share memory, which would hold a part of the product only."""
+    if out.is_contiguous():
+        return
+    inner = 1  # elements from the first to past the last one of the axes with smaller strides
+    for stride, extent in sorted(zip(out.stride(), out.shape, strict=True)):
+        if extent > 1 and stride < inner:
+            raise InvalidProblem("elements of out must not share memory; give an out without such strides")
+        inner += (extent - 1) * stride
 
 
 def _check_out(out: Any, shape: tuple[int, ...], dtype: Any) -> None:

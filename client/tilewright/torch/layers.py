@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 
 from tilewright.matmul.matmul import HasMatmul, LocalMatmul
-from tilewright.matmul.torch_arrays import any_autocast, watched
+from tilewright.matmul.torch_arrays import any_autocast, dense, watched
 from tilewright.torch.operator import named
 
 
@@ -41,8 +41,9 @@ def use(model: Any, client: HasMatmul) -> Routed:
 
     Parameters, hooks and state dicts do not change; copies and saved models are not routed; subclasses of
     ``Linear`` and layers whose ``forward`` was replaced are not routed either. torch's own product runs under
-    autocast, while torch traces or counts operations, and if no tuned kernel wins. Models may be routed
-    through different clients at once; routed layers stay with their client.
+    autocast, while torch traces or counts operations, for subclasses of tensors, and if no tuned kernel wins.
+    Models may be routed through different clients at once; routed layers stay with their client. Call
+    ``undo()`` before ``torch.jit.script``, which reads the source of layers.
 
     Returns:
         The routed layers, to ``undo()``; also a context manager.
@@ -56,6 +57,13 @@ def use(model: Any, client: HasMatmul) -> Routed:
     for layer in layers.values():
         layer.__class__ = routed
     return Routed(layers, routed)
+
+
+def _of_operator(x: Any, weight: Any, bias: Any) -> bool:
+    """Whether the operator computes this layer; subclasses of tensors may define another one."""
+    if not (dense(x) and dense(weight) and weight.dim() == 2):
+        return False
+    return bias is None or (dense(bias) and bias.shape == weight.shape[:1])
 
 
 def _linear_with(kernels: LocalMatmul) -> Any:
@@ -75,6 +83,8 @@ def _linear_with(kernels: LocalMatmul) -> Any:
                 return torch.nn.functional.linear(x, weight, bias)
             learns = x.requires_grad or weight.requires_grad
             if compiling or (learns and torch.is_grad_enabled() and not watched()):
+                if not _of_operator(x, weight, bias):
+                    return torch.nn.functional.linear(x, weight, bias)
                 return torch.ops.tilewright.matmul(x, weight.t(), bias, "none", name)
             return kernels.linear(x, weight, bias)
 

@@ -82,7 +82,7 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     a, b, bias, output = ctx.saved_tensors
     product = functools.partial(torch.ops.tilewright.matmul, kernels=ctx.kernels)
     if ctx.activation is Activation.RELU:
-        grad = grad * (output > 0)
+        grad = torch.ops.aten.threshold_backward(grad, output, 0)  # also right for infinities and NaN
     elif ctx.activation is Activation.GELU:
         grad = torch.ops.aten.gelu_backward(grad, product(a, b, bias), approximate="tanh")
     for_a = product(grad, b.mH).sum_to_size(a.shape) if ctx.needs_input_grad[0] else None

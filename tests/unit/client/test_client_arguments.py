@@ -187,6 +187,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"start_timeout": math.inf}, {"start_timeout": 1e10}, {"refresh_s": sys.maxsize}, {"timeout": math.inf},
     {"refresh_s": 0}, {"refresh_s": 0.01},
     {"timeout": 0}, {"timeout": -1.0}, {"timeout": math.nan}, {"timeout": "5"}, {"timeout": None},
+    {"max_regret": True}, {"refresh_s": True}, {"start_timeout": True}, {"cache_days": True},
+    {"timeout": True}, {"cache_bytes": True}, {"cache_bytes": 0.5}, {"kernel_bytes": False},
+    {"kernel_bytes": 1.5},
     {"timeout": 1e300}, {"key": "tw_1\n"}, {"key": "tw_1 "}, {"key": "tw_\xe9"}, {"key": b"tw_1"},
 ]  # fmt: skip
 
@@ -196,6 +199,18 @@ def test_an_option_out_of_range_or_of_another_type_is_refused(option: dict[str, 
     (name,) = option
     with pytest.raises(InvalidProblem, match=name):
         Client(NOWHERE, **option)
+
+
+@pytest.mark.parametrize("make", [Client, AsyncClient])
+def test_an_empty_key_is_not_taken_for_none(make: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidProblem, match="key is empty"):
+        make(NOWHERE, key="")
+
+
+def test_numbers_of_numpy_and_whole_floats_are_taken() -> None:
+    given: Any = {"cache_bytes": np.int64(5), "kernel_bytes": 1e9, "refresh_s": np.float16(300)}
+    made = StartOptions(**given)
+    assert (made.bounds.size, made.kernel_bytes, made.refresh_s) == (5, 10**9, 300)
 
 
 @pytest.mark.parametrize("shared", [False, True])

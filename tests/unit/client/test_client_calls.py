@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import itertools
 import json
 import os
@@ -18,12 +19,12 @@ import numpy as np
 import pytest
 import safetensors
 
-from tilewright import GemmProblem, wire
+from tilewright import Client, GemmProblem, wire
 from tilewright.errors import InvalidProblem, ServiceError, ServiceUnreachable
 from tilewright.http.calls import Call, Reply, Sender, answer
 from tilewright.http.endpoints import Endpoints
 from tilewright.http.gemm_calls import gemm_call
-from tilewright.http.tensors import from_array, pieces, to_array, unpack
+from tilewright.http.tensors import from_array, host_array, pieces, to_array, unpack
 
 
 def reply(content: bytes, status: int = 200, kind: str = "application/json") -> Reply:
@@ -341,6 +342,69 @@ def test_producers_of_an_earlier_dlpack_are_sent_too() -> None:
 def test_a_type_that_dlpack_has_not_is_refused_with_what_to_give() -> None:
     with pytest.raises(InvalidProblem, match="give a NumPy array in host memory, of bfloat16 by ml_dtypes"):
         from_array("a", Producer(np.array(["text"])))
+
+
+def negated_views() -> list[Any]:
+    torch = pytest.importorskip("torch")
+    values = torch.randn(3, 4, dtype=torch.complex64)
+    plain = torch.arange(4, dtype=torch.int8).reshape(2, 2)
+    return [values.conj().imag, values.mH.imag, torch.fft.fft(values).conj().imag[1:], torch._neg_view(plain)]
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_a_view_of_negated_numbers_is_sent_with_their_sign(index: int) -> None:
+    view = negated_views()[index]
+    assert view.is_neg()
+    sent = to_array(from_array("a", view))
+    assert sent.any()
+    assert sent.tolist() == view.tolist()
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3)])
+def test_plain_tensors_and_parameters_are_sent_from_their_own_memory(shape: tuple[int, int]) -> None:
+    torch = pytest.importorskip("torch")
+    for tensor in (torch.ones(shape), torch.nn.Parameter(torch.ones(shape), requires_grad=False)):
+        dtype, host = host_array("a", tensor)
+        assert (dtype, host.tolist()) == ("float32", tensor.tolist())
+        assert not host.size or host.ctypes.data == tensor.data_ptr()
+
+
+def without_values(kind: str) -> Any:
+    """A tensor whose values do not lie in its memory, or may not."""
+    torch = pytest.importorskip("torch")
+    ones = torch.ones(4, 4)
+    if kind == "zero":
+        return torch._efficientzerotensor((4, 4))
+    if kind == "functional":
+        return torch._to_functional_tensor(ones)
+    if kind == "two":
+        two = importlib.import_module("torch.testing._internal.two_tensor").TwoTensor
+        return two(ones, ones)
+    if kind == "fake":
+        with importlib.import_module("torch._subclasses").FakeTensorMode() as mode:
+            return mode.from_tensor(ones)
+    if kind == "subclass":
+        return torch.Tensor._make_subclass(type("Scaled", (torch.Tensor,), {}), ones)
+    if kind == "freed":
+        ones.untyped_storage().resize_(0)
+        return ones
+    wrapper = type("Wrapper", (torch.Tensor,), {"__torch_dispatch__": classmethod(run_plain)})
+    return torch.Tensor._make_wrapper_subclass(wrapper, (4, 4), dtype=torch.float32)
+
+
+def run_plain(_cls: type, run: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    return run(*args, **(kwargs or {}))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:torch.*")
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("kind", ["zero", "functional", "two", "fake", "freed", "wrapper", "subclass"])
+def test_a_tensor_without_its_values_in_memory_is_not_sent(kind: str, shared: bool) -> None:
+    tensor = without_values(kind)
+    with pytest.raises(InvalidProblem, match=r"^b .*memory .* give a "):
+        host_array("b", tensor)
+    with Client("http://127.0.0.1:1") as tw, pytest.raises(InvalidProblem, match=r"^b .*memory .* give a "):
+        tw.gemm(np.ones((4, 4), "f4"), tensor, shared=shared)
 
 
 def test_damaged_and_foreign_tensors_are_refused() -> None:

@@ -526,6 +526,50 @@ def test_an_out_that_overlaps_an_operand_gets_what_numpy_answers() -> None:
     assert matmul.stats["tuned: exact"] == 2
 
 
+SHARED: dict[str, Callable[[], tuple[Any, Any]]] = {  # an operand, and an out whose elements share memory
+    "batch": lambda: (
+        np.stack([np.eye(2), 2 * np.eye(2)]), strided(np.zeros((2, 2)), (2, 2, 2), (0, 16, 8)),
+    ),
+    "rows": lambda: (np.eye(3), strided(np.zeros(5), (3, 3), (8, 8))),
+    "rows, backwards": lambda: (np.eye(3), strided(np.zeros(5)[2:], (3, 3), (-8, 8))),
+    "parts of elements": lambda: (np.eye(2), strided(np.zeros(4), (2, 2), (16, 4))),
+}  # fmt: skip
+
+
+def strided(memory: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    return np.lib.stride_tricks.as_strided(memory, shape, strides)
+
+
+@pytest.mark.parametrize("lookup", [tuned, vendor_only])
+@pytest.mark.parametrize("factors", [{}, {"alpha": 2.0}, {"beta": 1.0, "activation": "relu"}])
+@pytest.mark.parametrize("name", SHARED)
+def test_an_out_whose_elements_share_memory_is_refused(name: str, factors: Any, lookup: Any) -> None:
+    a, out = SHARED[name]()
+    with pytest.raises(InvalidProblem, match="elements of out must not share memory"):
+        LocalMatmul(lookup)(a, a, out, **factors)
+    assert not out.any()
+
+
+OUTS: dict[str, Callable[[int, int, int], Any]] = {
+    "turned": lambda batch, m, n: np.zeros((n, m, batch)).T,
+    "sliced": lambda batch, m, n: np.zeros((2 * batch, m + 3, 3 * n))[::2, 2:-1, 1::3],
+    "backwards": lambda batch, m, n: np.zeros((batch, m, n))[::-1, :, ::-1],
+    "repeated, but empty": lambda _, m, n: np.broadcast_to(np.zeros(()), (0, m, n)).view(),
+}
+
+
+@pytest.mark.parametrize("lookup", [tuned, vendor_only])
+@pytest.mark.parametrize("name", OUTS)
+def test_an_out_that_is_a_view_is_written_where_it_lies(name: str, lookup: Any) -> None:
+    batch = 0 if "empty" in name else 3
+    a, b = RANDOM.standard_normal((batch, 4, 6)), RANDOM.standard_normal((6, 5))
+    for right, alpha in itertools.product((b, np.broadcast_to(b, (batch, 6, 5))), (1.0, 2.0)):
+        out = OUTS[name](batch, 4, 5)
+        out.flags.writeable = True
+        assert LocalMatmul(lookup)(a, right, out, alpha=alpha) is out
+        close(out, alpha * (a @ b))
+
+
 @pytest.mark.parametrize("factors", [{"alpha": 1e39}, {"alpha": -1e300}, {"beta": 4e38}])
 def test_a_factor_beyond_the_running_sum_is_refused(factors: dict[str, float]) -> None:
     for lookup in (tuned, vendor_only):

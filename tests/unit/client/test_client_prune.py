@@ -153,7 +153,7 @@ def test_bounds_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidProblem, match="cache_days must be"):
             Client("http://127.0.0.1:9", cache_dir=tmp_path, cache_days=days)
     with pytest.raises(
-        InvalidProblem, match="cache_bytes must be a finite number that is not negative, got -1"
+        InvalidProblem, match="cache_bytes must be a whole number that is not negative, got -1"
     ):
         Client("http://127.0.0.1:9", cache_dir=tmp_path, cache_bytes=-1)
 

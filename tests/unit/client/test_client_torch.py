@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import io
 import itertools
 from collections.abc import Callable, Iterator
@@ -261,6 +262,78 @@ def test_alpha_0_makes_a_product_of_0_whatever_the_operands_hold(shape: tuple[in
     close(matmul(a, a.mT, out.clone(), alpha=0.0, beta=0.5), out / 2)
 
 
+LAYERS = torch.eye(2) * torch.tensor([1.0, 2.0])[:, None, None]
+SHARED: list[tuple[Any, Any]] = [  # operands, and an out of their shape whose elements share memory
+    (LAYERS, torch.as_strided(torch.zeros(4), (2, 2, 2), (0, 2, 1))),
+    (torch.eye(3), torch.as_strided(torch.zeros(5), (3, 3), (1, 1))),
+    (torch.eye(3), torch.zeros(3, 1).expand(3, 3)),
+]
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+@pytest.mark.parametrize("factors", [{}, {"alpha": 2.0}, {"beta": 1.0, "activation": "relu"}])
+@pytest.mark.parametrize("number", range(len(SHARED)))
+def test_an_out_whose_elements_share_memory_is_refused(
+    number: int, factors: dict[str, Any], tuned: bool
+) -> None:
+    a, out = SHARED[number]
+    with pytest.raises(InvalidProblem, match="elements of out must not share memory"):
+        Kernels(tuned).matmul(a, a, out, **factors)
+    assert not out.any()
+
+
+def views_of_zeros(batch: int, m: int, n: int) -> dict[str, Any]:
+    return {
+        "turned": torch.zeros(n, m, batch).permute(2, 1, 0),
+        "sliced": torch.zeros(2 * batch, m + 3, 3 * n)[::2, 2:-1, 1::3],
+        "batch last": torch.zeros(m, n, batch).permute(2, 0, 1),
+        "one matrix": torch.zeros(m, n).as_strided((1, m, n), (0, n, 1)),
+        "empty": torch.zeros(1, 1, 1).expand(0, m, n),
+    }
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+@pytest.mark.parametrize("name", views_of_zeros(1, 1, 1))
+def test_an_out_that_is_a_view_is_written_where_it_lies(name: str, tuned: bool) -> None:
+    batch = {"one matrix": 1, "empty": 0}.get(name, 3)
+    a, b = torch.randn(batch, 4, 6), torch.randn(batch, 6, 5)
+    for factors in ({}, {"alpha": 2.0}):
+        out = views_of_zeros(max(batch, 1), 4, 5)[name]
+        assert Kernels(tuned).matmul(a, b, out, **factors) is out
+        close(out, factors.get("alpha", 1.0) * (a @ b))
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements")  # by torch, for one row
+@pytest.mark.parametrize("factors", [{}, {"alpha": 2.0}])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((3, 4), (2, 4, 5)), ((4,), (4, 5)), ((2, 3, 4), (4,))],
+)
+def test_an_out_of_another_shape_is_refused_and_not_resized(
+    left: tuple[int, ...], right: tuple[int, ...], factors: dict[str, Any]
+) -> None:
+    a, b = torch.randn(left), torch.randn(right)
+    for shape in ((1,), (0,), (7, *(a @ b).shape)):
+        out = torch.zeros(shape)
+        with pytest.raises(InvalidProblem, match="out must have the shape"):
+            Kernels().matmul(a, b, out, **factors)
+        assert out.shape == shape
+    close(Kernels().matmul(a, b, torch.zeros((a @ b).shape), **factors), factors.get("alpha", 1.0) * (a @ b))
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_a_factor_that_wants_a_gradient_is_refused(name: str) -> None:
+    matmul, a, factor = Kernels().matmul, torch.randn(3, 3), torch.tensor(2.0, requires_grad=True)
+    with pytest.raises(InvalidProblem, match=rf"{name} gets no gradient; give {name}\.detach\(\)"):
+        matmul(a, a, torch.zeros(3, 3), **{name: factor})
+    with pytest.raises(InvalidProblem, match=f"{name} gets no gradient"):
+        torch.func.grad(lambda one: matmul(a, a, torch.zeros(3, 3), **{name: one}).sum())(factor.detach())
+    expected = a @ a * (2.0 if name == "alpha" else 1.0)
+    close(matmul(a, a, torch.zeros(3, 3), **{name: factor.detach()}), expected)
+    with torch.no_grad():
+        close(matmul(a, a, torch.zeros(3, 3), **{name: factor}), expected)
+
+
 def test_a_view_of_negated_numbers_has_their_sign(kernels: Kernels) -> None:
     row, b = torch.randn(4, 1, dtype=torch.complex64).conj().imag.T, torch.randn(4, 5)
     matmul = kernels.matmul
@@ -306,6 +379,31 @@ def test_gradients_of_complex_numbers() -> None:
     )
     assert torch.autograd.gradcheck(tilewright_torch.matmul, (a, b, bias))
     assert torch.autograd.gradcheck(tilewright_torch.matmul, (a, rows))
+
+
+def of_autograd(product: Callable[..., Any], a: Any, b: Any, incoming: Any) -> tuple[Any, ...]:
+    operands = [x.clone().requires_grad_() for x in (a, b)]
+    found: tuple[Any, ...] = torch.autograd.grad(product(*operands), operands, incoming)
+    return found
+
+
+def of_transform(product: Callable[..., Any], a: Any, b: Any, incoming: Any) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = torch.func.grad(lambda *x: (product(*x) * incoming).sum(), (0, 1))(a, b)
+    return found
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("way", [of_autograd, of_transform])
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_the_gradient_of_relu_is_finite_where_that_of_torch_is(way: Callable[..., Any], value: float) -> None:
+    a, b = torch.randn(6, 5), torch.randn(5, 3)
+    if value is torch.nan:
+        a[0, 0] = value
+    incoming = torch.where(a @ b <= 0, value, 1.0)  # where the units are inactive
+    mine = way(lambda a, b: tilewright_torch.matmul(a, b, None, "relu"), a, b, incoming)
+    theirs = way(lambda a, b: torch.relu(a @ b), a, b, incoming)
+    assert theirs[0].isfinite().all()
+    torch.testing.assert_close(mine, theirs, equal_nan=True)
 
 
 TRANSFORMS: dict[str, Callable[[Any], Any]] = {
@@ -509,6 +607,124 @@ def test_two_models_run_the_kernels_of_their_own_clients(kernels: Kernels, way: 
     once = 2 if way is without_gradients else 5  # two forward, three back: x wants no gradient
     assert counts == [(once, once), (once, 2 * once), (once, 2 * once)]
     assert products(kernels) == 0
+
+
+class Scaled(torch.Tensor):  # type: ignore[misc]
+    """A weight that makes of a linear layer another function."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.linear:
+            x, weight, *others = args
+            with torch._C.DisableTorchFunctionSubclass():
+                return torch.nn.functional.linear(x, 10 * weight, *others)
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+class Quantised(torch.Tensor):  # type: ignore[misc]
+    """A weight of small integers, which knows linear layers and nothing else."""
+
+    @staticmethod
+    def __new__(cls, held: Any) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=torch.float32)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    @classmethod
+    def __torch_function__(cls, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.linear:
+            x, weight, *others = args
+            return torch.nn.functional.linear(x, weight.held.float() / 8, *others)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, _types: Any, args: Any = (), _kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return Quantised(args[0].held)
+        raise NotImplementedError(func)
+
+
+def weight_of(make: Callable[[Any], Any], learns: bool = False) -> Callable[[Any], None]:
+    def change(layer: Any) -> None:
+        layer.weight = torch.nn.Parameter(make(layer.weight.detach()), requires_grad=learns)
+
+    return change
+
+
+def bias_of_one(layer: Any) -> None:
+    layer.bias = torch.nn.Parameter(torch.ones(1))
+
+
+def one_row(layer: Any) -> None:
+    layer.weight, layer.bias = torch.nn.Parameter(layer.weight.detach()[0]), None
+
+
+def ragged(layout: Any) -> Callable[[], Any]:
+    return lambda: torch.nested.nested_tensor([torch.ones(3, 16), torch.ones(5, 16)], layout=layout)
+
+
+def nothing(_layer: Any) -> None:
+    pass
+
+
+SCALED, OWN = weight_of(lambda weight: weight.as_subclass(Scaled)), torch.linspace(-1, 1, 128).reshape(8, 16)
+ODD: dict[str, tuple[Callable[[Any], None], Callable[[], Any]]] = {
+    "a scaled weight": (SCALED, lambda: OWN),
+    "a scaled weight and x learns": (SCALED, lambda: OWN.clone().requires_grad_()),
+    "a scaled weight learns": (weight_of(lambda weight: weight.as_subclass(Scaled), True), lambda: OWN),
+    "a quantised weight": (weight_of(lambda weight: Quantised((20 * weight).char())), lambda: OWN),
+    "a quantised weight and x learns": (
+        weight_of(lambda weight: Quantised((20 * weight).char())), lambda: OWN.clone().requires_grad_(),
+    ),
+    "nested x": (nothing, ragged(torch.strided)),
+    "jagged x": (nothing, ragged(torch.jagged)),
+    "mkldnn x": (nothing, lambda: OWN.to_mkldnn()),
+    "sparse x": (nothing, lambda: OWN.to_sparse()),
+    "a bias of one": (bias_of_one, lambda: OWN),
+    "a weight of one row": (one_row, lambda: OWN),
+}  # fmt: skip
+
+
+def of_layer(layer: Any, x: Any, grad: bool) -> tuple[Any, list[Any]]:
+    """What a layer returns: its type and layout, then its value and all gradients."""
+    with torch.set_grad_enabled(grad):
+        y = layer(x)
+    value = y.values() if y.is_nested and y.layout is torch.jagged else y
+    value = torch.cat([*value.unbind()]) if value.is_nested else value
+    value = value.to_dense() if value.layout is not torch.strided else value
+    if value.requires_grad:
+        value.square().sum().backward()
+    gradients = [learns.grad for learns in (*layer.parameters(), x)]
+    return (type(y), y.layout, y.is_nested), [value.detach(), *gradients]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("grad", [False, True])
+def test_use_changes_neither_value_nor_type_nor_gradient(kernels: Kernels, grad: bool, name: str) -> None:
+    change, x = ODD[name]
+    plain = torch.nn.Linear(16, 12)
+    routed = copy.deepcopy(plain)
+    for layer in (plain, routed):
+        change(layer)
+    expected, numbers = of_layer(plain, x(), grad)
+    with tilewright_torch.use(routed, kernels):
+        got, mine = of_layer(routed, x(), grad)
+    assert got == expected
+    close(mine, numbers)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("change", [SCALED, bias_of_one, one_row])
+def test_a_compiled_layer_is_the_same_function(kernels: Kernels, change: Callable[[Any], None]) -> None:
+    layer = torch.nn.Linear(16, 12)
+    change(layer)
+    compiled = functools.partial(torch.compile, backend="eager", fullgraph=True)
+    expected = compiled(layer)(OWN)
+    with tilewright_torch.use(layer, kernels):
+        close(compiled(layer)(OWN), expected)
 
 
 def test_use_and_undo_leave_the_kernels_of_the_operator_alone(kernels: Kernels) -> None:
