@@ -134,12 +134,7 @@ def check_supported(problem: GemmProblem, families: Sequence[str], bench: Device
     Raises:
         Refusal: what the device computes instead, and the reason of each family for such devices.
     """
-    unknown = [name for name in families if name not in FAMILIES]
-    if unknown:
-        raise Refusal(
-            Kind.UNSUPPORTED,
-            f"there is no family {', '.join(unknown)}; GET /families lists {', '.join(FAMILIES)}",
-        )
+    _check_known(families)
     spec = bench.spec
     if problem.total_bytes > spec.memory_bytes:
         raise Refusal(
@@ -153,6 +148,31 @@ def check_supported(problem: GemmProblem, families: Sequence[str], bench: Device
         told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason and name in here)
         remedy = _remedy(problem, bool(families), spec)
         raise Refusal(Kind.UNSUPPORTED, f"{remedy}; no kernel computes {problem} on {bench.name}. {told}")
+
+
+def check_families(families: Sequence[str], bench: Device) -> None:
+    """Refuse names of families that compute nothing on such devices.
+
+    Raises:
+        Refusal: there is no such family, or it is of another kind of device.
+    """
+    _check_known(families)
+    here = [name for name, family in FAMILIES.items() if family.device_kind == bench.spec.kind]
+    others = [name for name in families if name not in here]
+    if others:
+        raise Refusal(
+            Kind.UNSUPPORTED,
+            f"use family {' or '.join(here)}, or name none; {bench.name} does not run {', '.join(others)}",
+        )
+
+
+def _check_known(families: Sequence[str]) -> None:
+    unknown = [name for name in families if name not in FAMILIES]
+    if unknown:
+        raise Refusal(
+            Kind.UNSUPPORTED,
+            f"there is no family {', '.join(unknown)}; GET /families lists {', '.join(FAMILIES)}",
+        )
 
 
 def _remedy(problem: GemmProblem, named: bool, spec: DeviceSpec) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import threading
@@ -15,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from service.engine import admission, staleness
 from service.settings import Settings
+from tilewright.schema.device import DeviceSpec
 from tilewright.schema.entries import MissReason
 from tilewright.schema.job import TuneRequest, ladder_of
 from tilewright.schema.problem import GemmProblem
@@ -134,30 +136,40 @@ def queue_stalest(store: Store, bench: Bench, settings: Settings) -> bool:
 
 def queue_imported(store: Store, bench: Bench, settings: Settings) -> bool:
     """Queue a job for the problem of a device's class whose imported winner claims the highest speed-up and
-    was not built here; False if none was queued.
+    was not built here; False if none was queued. Problems over a limit wait until a service allows them.
 
     The job builds the imported configs, checks and races them as it does any other, so that what is served
     afterwards was built and raced here.
     """
     device_class = bench.spec.device_class.id
+    refused = _refused(bench.spec, settings.max_extent, settings.max_gemm_bytes)
+
+    def possible(problem: GemmProblem) -> bool:
+        found = admission.is_possible(problem, [], settings, bench)
+        if not found:
+            told = "what was imported for %s is not raced: it is over a limit, or no kernel computes it"
+            log.warning(told, problem)
+        return found
+
     with store.read() as session:
-        problem = imported.waiting_problem(session, device_class)
+        problem = imported.waiting_problem(session, device_class, possible, refused)
         full = jobs.queued_work(session) >= settings.max_queue
     if problem is None or full:
         return False
     with store.begin() as session:
         if not imported.take_waiting(session, device_class, problem):
             return False
-        if not admission.is_possible(problem, [], settings, bench):
-            log.warning(
-                "what was imported for %s is not raced: it is over a limit, or no kernel computes it", problem
-            )
-            return False
         request = TuneRequest(problem, max_trials=min(_IMPORTED_TRIALS, settings.max_trials))
         job, created = submit(session, request, bench.spec)
         _note(session, job, created)
     log.info("job %s races what an import brought for %s", job.id, problem)
     return True
+
+
+@functools.cache
+def _refused(_device: DeviceSpec, *_limits: int) -> set[str]:
+    """The problems, by their texts, that this service found impossible on such a device."""
+    return set()
 
 
 def _queue(

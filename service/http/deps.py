@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, get_args
 from weakref import WeakKeyDictionary
@@ -36,6 +36,7 @@ from service.signing import Signer
 from service.web.now import JobWatch
 from service.web.shared_work import SharedWork
 from tilewright.http.tensors import MEDIA_TYPE
+from tilewright.schema.device import DeviceSpec
 from tuner.store.access import audit
 from tuner.store.database import Store
 from tuner.workers.shared_memory import Pages
@@ -68,6 +69,8 @@ class Service:
         signer: vouches for what is handed out.
         watch: how jobs come along, for the page.
         shared: what takes long to make, for the page and for reports.
+        misses_turn: one request for jobs for misses is in work.
+        able: the families that compute the problems of misses, by device and by the texts of the problems.
     """
 
     settings: Settings
@@ -92,6 +95,10 @@ class Service:
     signer: Signer
     watch: JobWatch
     shared: SharedWork
+    misses_turn: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    able: defaultdict[DeviceSpec, dict[str, frozenset[str]]] = dataclasses.field(
+        default_factory=lambda: defaultdict(dict)
+    )
 
 
 # NOTE: a coroutine, because FastAPI sends plain functions through a thread, 0.1 ms a request.

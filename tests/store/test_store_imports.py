@@ -9,6 +9,8 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from device_samples import HOPPER
@@ -32,9 +34,11 @@ from store_samples import (
 )
 
 from kernels.registry import FAMILIES
+from service.engine import retune
 from service.http.views import cursor, import_cursor, import_place
+from service.settings import Settings
 from tilewright.schema.entries import Import, ImportCounts, RecordCounts
-from tilewright.schema.job import JobStatus
+from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import QUICK_METHOD, BestConfig, LadderKernel, Outcome, Trial
 from tuner.job import neighbours
@@ -45,7 +49,7 @@ from tuner.store.exchange import EndedJob
 from tuner.store.faults import drift, quarantine
 from tuner.store.faults.drift import Cause, Reading, Watched
 from tuner.store.imports import InUse
-from tuner.store.models import Base, EventRow, ProblemRow
+from tuner.store.models import Base, EventRow, ImportedBestRow, JobRow, ProblemRow
 from tuner.store.queue import claims, imported
 from tuner.store.records import utc_now
 from tuner.store.sets import Snapshot
@@ -53,6 +57,7 @@ from tuner.store.trials import JobRecorder
 
 JOB = EndedJob("a" * 32, request(), HOST, JobStatus.SUCCEEDED, ENTERED, ENTERED)
 ELSE = artifact(b"\x7fELF\0other")
+BENCH: Any = SimpleNamespace(name="host", spec=HOST, driver="driver 1")
 
 
 @pytest.fixture
@@ -554,23 +559,66 @@ def test_a_quick_race_leaves_what_waits(store: Store) -> None:
         assert imported.waiting_problem(session, HOST_CLASS) is None
 
 
-@pytest.mark.parametrize("ended", [JobStatus.FAILED, JobStatus.SUCCEEDED])
-def test_what_a_job_left_waiting_is_raced_again_later(
-    store: Store, monkeypatch: pytest.MonkeyPatch, ended: JobStatus
+def hours_pass(store: Store, hours: float) -> None:
+    """All jobs are so much older, and so is what was taken up."""
+    ago = timedelta(hours=hours)
+    with store.begin() as session:
+        for taken in session.scalars(select(ImportedBestRow).where(ImportedBestRow.queued.is_not(None))):
+            taken.queued -= ago
+        for job in session.scalars(select(JobRow)):
+            job.created -= ago
+            job.finished = job.finished and job.finished - ago
+
+
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("ended", [JobStatus.FAILED, JobStatus.SUCCEEDED, JobStatus.CANCELLED])
+def test_what_a_job_left_waiting_is_raced_again_a_day_later(
+    store: Store, ended: JobStatus, joins: bool
 ) -> None:
-    """As it failed, or others disturbed its race."""
-    of = problem()
+    """As it failed, others disturbed its race, or somebody cancelled it; also one that began earlier."""
+    of, asked = problem(), TuneRequest(problem(), max_trials=16)
     with store.begin() as session:
         assert winners.merge(session, foreign(of), ENTERED, UNTRUSTED) == "waiting"
-        assert imported.take_waiting(session, HOST_CLASS, of)
-        job, _ = jobs.submit(session, request(), HOST)
-        winners.put(session, best(of, disturbed="another process ran"))
-        jobs.finish(session, job.id, ended)
-        assert imported.waiting_problem(session, HOST_CLASS) is None, "not at once"
-        monkeypatch.setattr(misses, "AFTER_FAILURE", timedelta(seconds=-1))
-        assert imported.waiting_problem(session, HOST_CLASS) == of
-        assert imported.take_waiting(session, HOST_CLASS, of)
-        assert imported.waiting_problem(session, HOST_CLASS) is None
+        if joins:
+            jobs.submit(session, asked, HOST, "192.0.2.1")
+    hours_pass(store, 1)
+    for turn in range(3):
+        assert queue_imported(store)
+        with store.begin() as session:
+            (job, *earlier) = jobs.listing(session)
+            assert job.request == asked
+            assert len(earlier) == turn
+        hours_pass(store, 25)
+        assert not queue_imported(store), "it is still being raced"
+        with store.begin() as session:
+            winners.put(session, best(of, disturbed="another process ran"))
+            jobs.finish(session, job.id, ended)
+        hours_pass(store, 23)
+        assert not queue_imported(store), "not at once"
+        hours_pass(store, 2)
+
+
+@pytest.mark.parametrize("limits", [{"max_extent": 65}, {"max_gemm_bytes": 100_000}])
+def test_what_is_over_a_limit_waits_until_it_is_allowed(
+    store: Store, limits: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    with store.begin() as session:
+        for m, speedup in ((6400, 3.0), (6401, 2.0), (64, 1.5)):
+            assert winners.merge(session, foreign(problem(m), speedup), ENTERED, UNTRUSTED) == "waiting"
+    retune._refused.cache_clear()
+    assert queue_imported(store, **limits), "the first that is allowed"
+    for _ in range(3):
+        assert not queue_imported(store, **limits)
+    assert len([one for one in caplog.messages if "is not raced: it is over a limit" in one]) == 2
+    assert queue_imported(store)
+    assert queue_imported(store)
+    assert not queue_imported(store)
+    with store.read() as session:
+        assert [job.request.problem.m for job in jobs.listing(session)] == [6401, 6400, 64]
+
+
+def queue_imported(store: Store, **settings: Any) -> bool:
+    return retune.queue_imported(store, BENCH, Settings(**settings))
 
 
 def test_a_device_that_an_import_described_goes_with_its_last_job(store: Store) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import event, insert, select, text, update
-from store_samples import HOST, HOST_CLASS, request
+from store_samples import HOST, HOST_CLASS, UNTRUSTED, request
 
 from service.engine import admission
 from service.errors import Kind, Refusal
 from service.settings import Settings
 from tilewright.schema.job import JobStatus
-from tuner.store import jobs
+from tuner.store import exchange, imports, jobs
 from tuner.store.access import audit, keys
 from tuner.store.access.audit import Action
 from tuner.store.database import Store
-from tuner.store.models import AuditRow, JobRow
+from tuner.store.exchange import EndedJob
+from tuner.store.models import ApiKeyRow, AuditRow, JobRow
 from tuner.store.queue import claims
 from tuner.store.records import JobRecord, utc_now
 
@@ -85,6 +86,36 @@ def test_what_one_used_while_nobody_waited_does_not_count(store: Store) -> None:
     assert claimed(store, 5) == [11, 2, 12, 3, 13]
 
 
+def bring(store: Store, ended: datetime) -> None:
+    """A job of another service comes: like those of this service it has no caller."""
+    started = utc_now() - timedelta(minutes=1)
+    job = EndedJob("e" * 32, request(99), HOST, JobStatus.SUCCEEDED, started, ended, started)
+    with store.begin() as session:
+        imports.enter(session, UNTRUSTED)
+        assert exchange.merge_job(session, job, UNTRUSTED)
+
+
+@pytest.mark.parametrize("brings", [False, True])
+def test_what_was_imported_costs_the_service_no_turn(store: Store, brings: bool) -> None:
+    if brings:
+        bring(store, ended=utc_now() + timedelta(days=3650))
+    queue(store, None, 5, minutes_ago=1)
+    queue(store, "192.0.2.1", 10, 11, 12, 13, minutes_ago=1)
+    assert claimed(store, 5) == [5, 10, 11, 12, 13]
+
+
+def test_the_service_has_its_turn_also_where_a_job_that_started_later_was_imported(store: Store) -> None:
+    queue(store, "192.0.2.1", 11)
+    queue(store, None, 1)
+    assert claimed(store, 2) == [11, 1]
+    spent(store, 11, minutes=1, ago=80)
+    spent(store, 1, minutes=1, ago=90)
+    bring(store, ended=utc_now())
+    queue(store, "192.0.2.1", 12)
+    queue(store, None, 2)
+    assert claimed(store, 2) == [2, 12], "its last job started longer ago"
+
+
 def test_a_job_that_waits_again_costs_its_caller_nothing(store: Store) -> None:
     """It was interrupted, then cancelled while it waited."""
     queue(store, "192.0.2.1", 1, minutes_ago=60)
@@ -144,6 +175,23 @@ def test_keys_of_a_higher_priority_go_first(store: Store) -> None:
     queue(store, "192.0.2.1", 11)
     queue(store, high, 21, 22)
     assert claimed(store, 5) == [21, 22, 11, 1, 2]
+
+
+@pytest.mark.parametrize("ended", ["revoked", "expired"])
+def test_jobs_of_a_key_that_is_not_valid_any_more_lose_their_priority(store: Store, ended: str) -> None:
+    gone, valid, slow = key(store, 9), key(store, 1), key(store, -1)
+    queue(store, gone, 1, 2)
+    queue(store, slow, 31)
+    queue(store, valid, 11, 12)
+    queue(store, "192.0.2.1", 21)
+    with store.begin() as session:
+        for one in (gone, slow):
+            if ended == "revoked":
+                assert keys.revoke(session, one)
+            else:
+                late = update(ApiKeyRow).where(ApiKeyRow.id == one)
+                session.execute(late.values(expires=utc_now() - timedelta(seconds=1)))
+    assert claimed(store, 6) == [11, 12, 1, 21, 2, 31], "as callers without keys, never before what it had"
 
 
 SETTINGS = Settings(max_queue=6, max_caller_queue=4)
@@ -207,8 +255,8 @@ def test_a_key_has_a_limit_of_its_own(store: Store) -> None:
     assert room(store, many) == 1
 
 
-def joined(store: Store, caller: str, m: int, most: int = 10) -> bool:
-    """A caller joins the job of an extent; whether it took the job over."""
+def joined(store: Store, caller: str, m: int, most: int = 10) -> str | None:
+    """A caller joins the job of an extent; whose it was if the caller took it over."""
     with store.begin() as session:
         job, created = jobs.submit(session, request(m), HOST, caller)
         assert not created
@@ -219,15 +267,21 @@ def test_a_job_that_waits_goes_with_the_highest_priority_of_those_who_want_it(st
     low, high, highest = key(store, 0), key(store, 5), key(store, 9)
     queue(store, low, 1, 2, 3)
     queue(store, None, 4)
-    assert joined(store, high, 3)
-    assert joined(store, high, 4)
+    queue(store, "192.0.2.1", 5)
+    assert joined(store, high, 3) == f"key {low}"
+    assert joined(store, high, 4) == "service"
+    assert joined(store, high, 5) == "address 192.0.2.1"
     assert not joined(store, low, 3), "nor does it go back"
     assert not joined(store, "192.0.2.1", 1), "nor to one of the same priority"
     with store.read() as session:
-        assert len(jobs.to_cancel(session, low)) == len(jobs.to_cancel(session, high)) == 2
-    assert claimed(store, 2) == [3, 4]
+        assert (len(jobs.to_cancel(session, low)), len(jobs.to_cancel(session, high))) == (2, 3)
+    assert claimed(store, 3) == [3, 4, 5]
     assert not joined(store, highest, 3), "it runs already"
     assert claimed(store, 2) == [1, 2]
+    with store.begin() as session:
+        keys.revoke(session, high)
+    queue(store, high, 6)
+    assert joined(store, key(store, 1), 6) == f"key {high}", "which is not valid any more"
 
 
 def test_a_job_is_not_handed_to_a_key_that_has_no_room_for_it(store: Store) -> None:
@@ -235,5 +289,5 @@ def test_a_job_is_not_handed_to_a_key_that_has_no_room_for_it(store: Store) -> N
     queue(store, low, 1, 2, 3)
     assert joined(store, small, 2)
     assert not joined(store, small, 3)
-    assert [joined(store, high, 3, most) for most in (0, 1)] == [False, True]
+    assert [joined(store, high, 3, most) for most in (0, 1)] == [None, f"key {low}"]
     assert claimed(store, 3) == [2, 3, 1]

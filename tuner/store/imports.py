@@ -187,10 +187,10 @@ def remove_served(session: Session, problem: GemmProblem) -> int:
 
     Raises:
         InUse: a job of it waits or runs.
-        StoreError: it has no results.
+        StoreError: it has no results, and no pinned set serves it.
     """
     alone(session)
-    problem_id = _known(session, problem)
+    problem_id = entities.find_problem(session, problem)
     for job_id, status in session.execute(select(JobRow.id, JobRow.status).where(_is_of(problem_id))):
         if not status.final:
             raise InUse(f"job {job_id} of {problem} is {status}; cancel it or wait for its end")
@@ -202,18 +202,17 @@ def remove_served(session: Session, problem: GemmProblem) -> int:
     waiting = delete(ImportedBestRow).where(ImportedBestRow.problem_id == problem_id)
     session.execute(waiting.where(ImportedBestRow.import_id.not_in(entering)))
     count = _remove_winners(session, BestConfigRow.problem_id == problem_id)
-    sets.unpin_serving(session, problem)
+    if not sets.unpin_serving(session, problem) and problem_id is None:
+        raise StoreError(
+            f"{problem} has no results here; 'tilewright best' and 'tilewright jobs ls' list others"
+        )
     return count
 
 
 def jobs_of(session: Session, problem: GemmProblem) -> list[tuple[str, int | None]]:
     """The jobs that go with a problem, and of those that have other rows of their ladder left, the ``m`` of
-    the row that goes.
-
-    Raises:
-        StoreError: it has no results.
-    """
-    problem_id = _known(session, problem)
+    the row that goes."""
+    problem_id = entities.find_problem(session, problem)
     of_job = LadderRow.job_id == JobRow.id
     others = select(LadderRow.m).where(of_job, LadderRow.problem_id != problem_id).exists()
     row = select(LadderRow.m).where(of_job, LadderRow.problem_id == problem_id).scalar_subquery()
@@ -221,16 +220,7 @@ def jobs_of(session: Session, problem: GemmProblem) -> list[tuple[str, int | Non
     return [(job_id, m if stays else None) for job_id, m, stays in found if m is not None or not stays]
 
 
-def _known(session: Session, problem: GemmProblem) -> int:
-    problem_id = entities.find_problem(session, problem)
-    if problem_id is None:
-        raise StoreError(
-            f"{problem} has no results here; 'tilewright best' and 'tilewright jobs ls' list others"
-        )
-    return problem_id
-
-
-def _is_of(problem_id: int) -> ColumnElement[bool]:
+def _is_of(problem_id: int | None) -> ColumnElement[bool]:
     """The condition that a job is of a problem, or a row of its ladder is, and no import brings it just
     now."""
     rows = select(LadderRow.job_id).where(LadderRow.problem_id == problem_id)

@@ -208,21 +208,24 @@ def submit(
     return known(session, joined or job_id), joined is None
 
 
-def hand_over(session: Session, job: JobRecord, caller: str, most: int) -> bool:
+def hand_over(session: Session, job: JobRecord, caller: str, most: int) -> str | None:
     """Give a job to a caller of higher priority that joined it while it waits: it goes before the jobs of
-    lower priority, and counts for that caller; True if so. It stays with its caller where the other has no
-    room for it: as many jobs as its key says, else ``most``."""
-    priority = keys.priorities(session).get(caller, 0)
-    of_owner = select(ApiKeyRow.priority).where(ApiKeyRow.id == JobRow.caller).scalar_subquery()
-    waits = (JobRow.id == job.id) & (JobRow.status == JobStatus.QUEUED)
-    lower = waits & (func.coalesce(of_owner, 0) < priority)
-    if session.scalar(select(JobRow.id).where(lower)) is None:
-        return False
+    lower priority, and counts for that caller; gives whose it was, as the audit log names them. None where it
+    stays with its caller, as where the other has no room for it: as many jobs as its key says, else
+    ``most``."""
+    priorities = keys.priorities(session)
+    # NOTE: locked, so that of two who take it over at the same time one takes it from the other.
+    held = select(JobRow.caller, exists().where(ApiKeyRow.id == JobRow.caller).label("by_key"))
+    held = held.where(JobRow.id == job.id, JobRow.status == JobStatus.QUEUED).with_for_update(of=JobRow)
+    former = session.execute(held).one_or_none()
+    if former is None or priorities.get(former.caller or "", 0) >= priorities.get(caller, 0):
+        return None
     own = keys.max_queued(session, caller)
     if queued_work(session, caller) + job.request.work > (most if own is None else own):
-        return False
-    moved = update(JobRow).where(lower).values(caller=caller).returning(JobRow.id)
-    return session.execute(moved, execution_options={"synchronize_session": False}).first() is not None
+        return None
+    moved = update(JobRow).where(JobRow.id == job.id).values(caller=caller)
+    session.execute(moved, execution_options={"synchronize_session": False})
+    return audit.SERVICE if former.caller is None else audit.who_is(former.caller, by_key=former.by_key)
 
 
 def was_started(session: Session, key: str) -> bool:

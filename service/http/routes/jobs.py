@@ -15,7 +15,7 @@ from service.engine.event_feed import BATCH
 from service.errors import Kind, Refusal
 from service.http.deps import AdmittedDep, IdempotencyKey, JobId, Service, ServiceDep, caller, who
 from service.http.openapi import errors
-from service.http.routes.tuning import start, start_for_misses
+from service.http.routes.tuning import in_turn, start, start_for_misses
 from service.http.views import job_place, job_view, link_next, number_place, page_end, unreadable_view
 from tilewright import wire
 from tilewright.schema.problem import Extent
@@ -41,7 +41,7 @@ tune_router = APIRouter(tags=["tuning"])
     ),
 )
 def post_tune(
-    body: wire.AnyTuneBody,
+    body: Annotated[wire.AnyTuneBody, Depends(in_turn, scope="function")],
     service: ServiceDep,
     request: Request,
     response: Response,

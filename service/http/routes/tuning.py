@@ -6,7 +6,8 @@ import dataclasses
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 
 from fastapi import Request
 from sqlalchemy.orm import Session
@@ -15,7 +16,7 @@ from kernels.registry import families_for
 from service.engine import admission
 from service.engine.base import Device
 from service.errors import Kind, Refusal
-from service.http.deps import Service, caller, who
+from service.http.deps import Service, ServiceDep, caller, who
 from tilewright import wire
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import MOST_ROWS, Level, TuneRequest, ladder_of
@@ -65,9 +66,16 @@ def _queue(
     job, created = _submit(session, admitted(), spec, request)
     if created:  # NOTE: raising inside the transaction takes the job back
         admission.check_queue(session, caller(request), service.settings)
-    else:
-        jobs.hand_over(session, job, caller(request), service.settings.max_caller_queue)
+    elif former := jobs.hand_over(session, job, caller(request), service.settings.max_caller_queue):
+        audit.note(session, who(request), Action.TAKE_OVER_JOB, job.id, former=former)
     return [job.id]
+
+
+async def in_turn(body: wire.AnyTuneBody, service: ServiceDep) -> AsyncIterator[wire.AnyTuneBody]:
+    """The body of a request for jobs; one for misses once those before it are done: each reads a list of up
+    to 10,000, and those that wait take no thread from other requests."""
+    async with service.misses_turn if isinstance(body, wire.TuneMissesBody) else nullcontext():
+        yield body
 
 
 def start_for_misses(
@@ -101,15 +109,18 @@ class _Chosen:
 
 def _chosen(service: Service, body: wire.TuneMissesBody) -> _Chosen:
     body = admission.with_trials(body, service.settings)
-    bench = _bench_for_misses(service, body.from_misses.device_class, body.device)
+    wanted, bench = body.from_misses, _bench_for_misses(service, body.from_misses.device_class, body.device)
+    admission.check_families(body.families, bench)
 
-    def is_possible(problem: GemmProblem) -> bool:
+    def able(problem: GemmProblem) -> frozenset[str]:
+        found = frozenset(families_for(problem, bench.spec))
         # NOTE: the first alone is quick, and a list may be full of what no family computes.
-        able = families_for(problem, bench.spec)
-        return bool(able) and admission.is_possible(problem, body.families, service.settings, bench)
+        possible = found and admission.is_possible(problem, [], service.settings, bench)
+        return found if possible else frozenset()
 
+    known = service.able[bench.spec]
     with service.store.read() as session:
-        top = misses.top_of(session, body.from_misses.device_class, body.from_misses.top, is_possible)
+        top = misses.top_of(session, wanted.device_class, wanted.top, body.families, able, known)
     return _Chosen(body, bench.spec, top)
 
 

@@ -100,6 +100,31 @@ def test_jobs_cancelled_together_have_an_entry_each(server: Server) -> None:
         assert cancelled == {("address 127.0.0.1", "cancel job", job_id) for job_id in ids}
 
 
+def test_a_job_that_is_taken_over_is_noted_with_whose_it_was(server: Server) -> None:
+    admin = admin_key(server)
+    with opened_database(server) as store, store.begin() as session:
+        (low, first), (high, second) = (
+            keys.create(session, name, frozenset({"tune"})) for name in ("low", "high")
+        )
+        keys.set_quota(session, high.id, None, 5)
+    with (
+        Client(server.url, timeout=60.0, key=admin) as boss,
+        Client(server.url, timeout=60.0, key=first) as one,
+        Client(server.url, timeout=60.0, key=second) as other,
+    ):
+        boss.tune(FIRST, max_trials=5000, wait=False)
+        job = one.tune(SECOND, max_trials=5000, wait=False)
+        for _ in range(2):
+            assert other.tune(SECOND, max_trials=5000, wait=False).id == job.id
+        entries = [(entry.who, entry.action, entry.data) for entry in boss.audit().items[:2]]
+        assert entries == [
+            (f"key {high.id}", "take over job", {"former": f"key {low.id}"}),
+            (f"key {low.id}", "create job", {"problem": str(SECOND)}),
+        ]
+        assert (one.cancel_jobs(mine=True).jobs, other.cancel_jobs(mine=True).jobs) == (0, 1)
+        boss.cancel_jobs(m=FIRST.m)
+
+
 def test_the_command_line_is_noted_by_its_user(server: Server, tmp_path: Path) -> None:
     made = cli(server, "keys", "create", "me", "--scope", "admin")
     cli(server, "keys", "set", made["id"], "--priority", "3")

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import httpx2
 import pytest
 from api_server import Server, opened_database
 from sqlalchemy import delete
+from store_samples import HOST, HOST_CLASS
 
+from service.server.app import create_app
+from service.settings import Settings
 from tilewright import AsyncClient, Client, GemmProblem, wire
 from tilewright.errors import InvalidProblem, ServiceError
 from tilewright.http.arguments import Miss
+from tuner.store import misses
+from tuner.store.misses import OpenMiss
 from tuner.store.models import MissRow
 
 OTHER = "sm_90-132sm-150gb-700w"
@@ -149,6 +157,60 @@ def test_misses_of_another_device_cannot_be_tuned_here(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
+    ("family", "told"),
+    [("nonsense", "there is no family nonsense; GET /families lists"), ("wgmma", "use family host, or name")],
+)
+def test_families_that_compute_nothing_here_are_refused_for_misses_too(
+    http: httpx2.Client, tuned: wire.JobView, family: str, told: str
+) -> None:
+    top = {"from_misses": {"device_class": tuned.device_class, "top": 5}}
+    named = {"m": 29, "n": 16, "k": 16, "dtype": "float32", "layout": "nn"}
+    for body in (top, named):
+        refused = http.post("/tune", json=body | {"families": ["host", family]})
+        assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (422, "unsupported")
+        assert told in refused.json()["detail"]
+
+
+def test_those_who_ask_for_the_top_misses_hold_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 60 each read 10,000 misses, in all threads that requests run in."""
+    app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'x.db'}", cache_dir=tmp_path))
+    service, go_on, begun = app.state.service, threading.Event(), list[int]()
+    bench = SimpleNamespace(name="host", spec=HOST)
+    service.engine.queues["host"] = SimpleNamespace(bench=bench, wake=lambda: None)
+
+    def slow(*_: object) -> list[OpenMiss]:
+        begun.append(threading.get_ident())
+        assert go_on.wait(20)
+        return []
+
+    monkeypatch.setattr(misses, "top_of", slow)
+    body = {"from_misses": {"device_class": HOST_CLASS}}
+
+    async def ask() -> list[int]:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            waiting = [asyncio.create_task(http.post("/tune", json=body)) for _ in range(60)]
+            try:
+                while not begun:
+                    await asyncio.sleep(0.01)
+                other = await asyncio.wait_for(http.get("/jobs"), 10)
+                assert len(begun) == 1, "one at a time"
+            finally:
+                go_on.set()
+            return [answer.status_code for answer in (other, *await asyncio.gather(*waiting))]
+
+    try:
+        assert asyncio.run(ask()) == [200, *[202] * 60]
+        assert len(begun) == 60
+    finally:
+        service.served.close()
+        service.shared.close()
+        service.store.close()
+
+
+@pytest.mark.parametrize(
     ("body", "pointer"),
     [
         ({"from_misses": {}}, "#/from_misses/device_class"),
@@ -177,8 +239,8 @@ def test_a_wrong_report_is_refused(http: httpx2.Client, change: dict[str, object
 
 
 def test_impossible_types_are_refused_whole(http: httpx2.Client) -> None:
-    misses = [{"m": 1, "n": 1, "k": 1}, {"m": 1, "n": 1, "k": 1, "dtype": "int32"}]
-    response = http.post("/misses", json={"device_class": "nowhere", "misses": misses})
+    reports = [{"m": 1, "n": 1, "k": 1}, {"m": 1, "n": 1, "k": 1, "dtype": "int32"}]
+    response = http.post("/misses", json={"device_class": "nowhere", "misses": reports})
     assert response.json()["type"].endswith("invalid-problem")
     assert http.get("/misses", params={"device_class": "nowhere"}).json()["items"] == []
 
@@ -203,13 +265,20 @@ def test_a_problem_over_the_limits_of_the_service_is_dropped(client: Client) -> 
 def test_problems_that_no_kernel_computes_keep_no_other_from_being_tuned(
     client: Client, server: Server, tuned: wire.JobView
 ) -> None:
-    place, wanted = tuned.device_class, GemmProblem(27, 16, 16, "float32", "nn")
+    place, wanted = tuned.device_class, [GemmProblem(m, 16, 16, "float32", "nn") for m in (27, 28)]
     vain = [Miss(GemmProblem(m, 16, 16, "int8"), 10**9, 1e12) for m in range(1, 102)]
-    assert client.report_misses(place, [*vain, Miss(wanted, 10**9, 1e11)]).noted == 102
-    try:
-        (job,) = client.tune_misses(place, 1, max_trials=1)
-        assert job.problem == wanted
-        client.wait(job.id)
-    finally:
-        with opened_database(server) as store, store.begin() as session:
-            session.execute(delete(MissRow).where(MissRow.time_us > 9e11))
+    named = [Miss(problem, 10**9, 1e11) for problem in wanted]
+    assert client.report_misses(place, [*vain, *named]).noted == 103
+    # As a service with higher limits left it.
+    large = misses.Report(GemmProblem(2049, 8, 8, "float32", "nn"), 10**9, 1e12, measured=True)
+    with opened_database(server) as store:
+        with store.begin() as session:
+            misses.note(session, place, [large], 1000)
+        try:
+            for problem in wanted:
+                (job,) = client.tune_misses(place, 1, max_trials=1)
+                assert job.problem == problem
+                client.wait(job.id)
+        finally:
+            with store.begin() as session:
+                session.execute(delete(MissRow).where(MissRow.time_us > 9e11))

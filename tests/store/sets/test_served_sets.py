@@ -47,6 +47,7 @@ from service.settings import Settings
 from tilewright.config_sets.lookup import Catalog
 from tilewright.errors import ArtifactError
 from tilewright.schema.config_set import ConfigSet, RegretBand
+from tilewright.schema.entries import RecordCounts
 from tilewright.schema.match import MatchLimits
 from tuner.job import neighbours
 from tuner.store import best as winners
@@ -54,8 +55,9 @@ from tuner.store import entities, imports, sets
 from tuner.store.access import audit
 from tuner.store.database import Store, StoreError
 from tuner.store.faults import quarantine
-from tuner.store.models import BestConfigRow
+from tuner.store.models import BestConfigRow, ConfigSetRow
 from tuner.store.reports import winners as lists
+from tuner.store.upkeep import staging
 
 ASKING = 20
 CURRENT = "/config-sets/current"
@@ -408,6 +410,54 @@ def test_what_only_a_pinned_set_serves_can_be_deleted(service: Service) -> None:
     assert kind(service, 65) == "vendor"
     with service.store.begin() as session, pytest.raises(StoreError, match="has no winner"):
         imports.remove_best(session, HOST_CLASS, problem(65))
+
+
+def test_a_problem_that_only_a_pinned_set_serves_can_be_deleted(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "_NOTE_AFTER_S", 60.0)  # what is noted as stale names the problem again
+    digest, of = pinned(service), problem(65)
+    assert staging.remove_problem(service.store, of, "me") == RecordCounts(best=1)
+    with service.store.begin() as session:
+        sets.pin(session, HOST_CLASS, digest)
+        assert entities.find_problem(session, of) is None
+    assert kind(service, 65) == "exact"
+    assert staging.remove_problem(service.store, of, "me") == RecordCounts()
+    assert kind(service, 65) == "vendor"
+    with pytest.raises(StoreError, match="has no results here"):
+        staging.remove_problem(service.store, of, "me")
+
+
+def test_a_pinned_set_whose_trials_and_winners_were_deleted_is_unpinned_by_its_configs(
+    service: Service,
+) -> None:
+    digest = pinned(service)
+    for m in (64, 65, 66):
+        staging.remove_problem(service.store, problem(m), "me")
+    with service.store.begin() as session:
+        sets.pin(session, HOST_CLASS, digest)
+    other = dataclasses.replace(PROVENANCE, source_digest="c" * 64)
+    for of, was, served_on in ((99, PROVENANCE, True), (16, other, True), (16, PROVENANCE, False)):
+        broken = dataclasses.replace(
+            failed_trial(0), config=config(of), provenance=was, artifact="b" * 64, own_fault=True
+        )
+        with service.store.begin() as session:
+            assert quarantine.put(session, broken, quarantine.Evidence(problem(128), None, "host"))
+            assert (sets.served(session, HOST_CLASS).pinned == digest) is served_on
+    assert kind(service, 65) == "vendor"
+
+
+@pytest.mark.parametrize("content", [b"{}", b"no JSON", None])
+def test_a_damaged_pinned_set_does_not_keep_a_config_out_of_quarantine(
+    service: Service, content: bytes | None
+) -> None:
+    digest = pinned(service)
+    packed = b"no zlib" if content is None else sets.pack(content)
+    broken = dataclasses.replace(failed_trial(0), config=config(99), provenance=PROVENANCE)
+    with service.store.begin() as session:
+        session.execute(update(ConfigSetRow).values(content=packed))
+        assert quarantine.put(session, broken, quarantine.Evidence(problem(128), None, "host"))
+        assert sets.served(session, HOST_CLASS).pinned == digest
 
 
 def test_a_pinned_set_answers_also_once_its_class_has_no_winner(app: FastAPI, service: Service) -> None:

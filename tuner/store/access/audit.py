@@ -24,6 +24,7 @@ class Action(StrEnum):
 
     CREATE_JOB = "create job"
     CANCEL_JOB = "cancel job"
+    TAKE_OVER_JOB = "take over job"
     IMPORT = "import"
     DELETE_IMPORT = "delete import"
     DELETE_BEST = "delete best"

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.entries import TrustedKey
@@ -94,9 +94,13 @@ def listing(session: Session) -> list[KeyRecord]:
 
 def count_valid(session: Session) -> int:
     """How many API keys are valid now and public keys trusted; damaged rows count too."""
-    lasts = or_(ApiKeyRow.expires.is_(None), ApiKeyRow.expires > utc_now())
-    own = select(func.count()).select_from(ApiKeyRow).where(ApiKeyRow.revoked.is_(None), lasts)
+    own = select(func.count()).select_from(ApiKeyRow).where(_is_active())
     return session.scalars(own).one() + session.scalars(select(func.count()).select_from(TrustedKeyRow)).one()
+
+
+def _is_active() -> ColumnElement[bool]:
+    lasts = or_(ApiKeyRow.expires.is_(None), ApiKeyRow.expires > utc_now())
+    return ApiKeyRow.revoked.is_(None) & lasts
 
 
 def find(session: Session, key_id: str) -> KeyRecord | None:
@@ -156,8 +160,9 @@ def max_queued(session: Session, caller: str) -> int | None:
 
 
 def priorities(session: Session) -> dict[str, int]:
-    """The priorities of the keys that have one."""
-    query = select(ApiKeyRow.id, ApiKeyRow.priority).where(ApiKeyRow.priority.is_not(None))
+    """The priorities of the keys that have one. A key that is not valid any more has none above 0."""
+    counts = or_(_is_active(), ApiKeyRow.priority < 0)
+    query = select(ApiKeyRow.id, ApiKeyRow.priority).where(ApiKeyRow.priority.is_not(None), counts)
     return {key_id: priority or 0 for key_id, priority in session.execute(query)}
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Text, cast, func, select, update
 from sqlalchemy.orm import Session
 
+from tilewright.errors import ArtifactError
 from tilewright.schema.codec import decode, gathered
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import ConfigSet
@@ -65,6 +67,7 @@ def put(session: Session, trial: Trial, evidence: Evidence) -> bool:
     )
     built = {digest for digest in session.scalars(kernels) if digest}
     sets.unpin_naming(session, was.device_class, built | withdrawn)
+    sets.unpin_naming(session, was.device_class, _of_pinned(session, was.device_class))
     return True
 
 
@@ -104,7 +107,9 @@ def of_set(session: Session, config_set: ConfigSet) -> tuple[int, str] | None:
     for one in config_set.entries:
         if one.config.digest not in held:
             continue
-        header = session.scalars(select(ArtifactRow.header).where(ArtifactRow.digest == one.artifact)).one()
+        header = session.scalar(select(ArtifactRow.header).where(ArtifactRow.digest == one.artifact))
+        if header is None:  # deleted, so nobody can load it
+            continue
         # NOTE: a set does not tell the driver. No winner that was raced later with the same one is served.
         built = {name: header[name] for name in ("source_digest", "compiler")}
         was = Provenance(**built, driver="", device_class=config_set.device_class, package="", method="")
@@ -112,6 +117,19 @@ def of_set(session: Session, config_set: ConfigSet) -> tuple[int, str] | None:
         if entry_id is not None:
             return entry_id, one.artifact
     return None
+
+
+def _of_pinned(session: Session, device_class: str) -> list[str]:
+    """The kernel of the pinned set that an entry holds, also where its trials and its winner were deleted."""
+    pinned = sets.served(session, device_class).pinned
+    if pinned is None:
+        return []
+    try:
+        found = ConfigSet.from_bytes(sets.unpack(sets.packed(session, pinned) or b""))
+    except (zlib.error, ArtifactError):  # damaged, which 'tilewright db check' tells
+        return []
+    held = of_set(session, found)
+    return [] if held is None else [held[1]]
 
 
 def listing(

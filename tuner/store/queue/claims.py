@@ -37,6 +37,7 @@ class Held:
     progress: JobProgress | None
 
 
+_RAN_HERE = JobRow.import_id.is_(None)
 _FAIR_OVER = timedelta(hours=1)
 _ALIKE_S = 10.0  # callers whose device seconds differ by less have their turns one after the other
 LEASE_S = 30.0
@@ -87,7 +88,7 @@ def _in_turn(session: Session, device_class: str, waiting: ColumnElement[bool]) 
     spent_s = _device_seconds(session, device_class, since or utc_now())
 
     def turn(caller: str | None) -> tuple[int, int, datetime, str]:
-        last = session.scalar(select(func.max(JobRow.started)).where(mine[caller]))
+        last = session.scalar(select(func.max(JobRow.started)).where(mine[caller], _RAN_HERE))
         spent = int(spent_s[caller] / _ALIKE_S)
         return -priorities.get(caller or "", 0), spent, last or never, oldest[caller]
 
@@ -96,11 +97,12 @@ def _in_turn(session: Session, device_class: str, waiting: ColumnElement[bool]) 
 
 def _device_seconds(session: Session, device_class: str, waits: datetime) -> Counter[str | None]:
     """Seconds for which jobs of each caller used a device of a class since ``waits``, when the oldest waiting
-    job was submitted, but at most in the last hour. Helpers do not count, nor does use while no job waited.
+    job was submitted, but at most in the last hour. Helpers do not count, nor do imported jobs, nor use while
+    no job waited.
     """
     now = utc_now()
     since = max(waits, now - _FAIR_OVER)
-    ended = (JobRow.device_class == device_class) & (JobRow.finished > since)
+    ended = (JobRow.device_class == device_class) & (JobRow.finished > since) & _RAN_HERE
     spent_s = Counter[str | None]()
     for which in (ended, _running(device_class)):  # each has an index
         query = select(JobRow.caller, JobRow.started, JobRow.finished).where(which)

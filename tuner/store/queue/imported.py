@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlalchemy import ColumnElement, Select, and_, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from tilewright.schema.config import Config
-from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
 from tuner.store import entities, misses, records
 from tuner.store.imports import has_entered
 from tuner.store.models import ImportedBestRow, JobRow, ProblemRow
 from tuner.store.records import RowReader, WaitingBest, utc_now
+
+_AT_ONCE = 100
 
 
 def waiting(session: Session, device_class: str, problem: GemmProblem, limit: int) -> list[Config]:
@@ -34,19 +37,30 @@ def waits(session: Session, import_id: str, limit: int) -> list[WaitingBest]:
     return _WAITING.readable(session.execute(query))
 
 
-def waiting_problem(session: Session, device_class: str) -> GemmProblem | None:
-    """The problem whose waiting config claims the highest speed-up; None if no config waits, or all were
-    taken up. A problem whose job settled nothing is raced again a day later."""
-    row = ImportedBestRow
+def waiting_problem(
+    session: Session,
+    device_class: str,
+    possible: Callable[[GemmProblem], bool] = lambda _: True,
+    refused: set[str] | None = None,
+) -> GemmProblem | None:
+    """The ``possible`` problem whose waiting config claims the highest speed-up; None if no config waits, or
+    all were taken up. A problem whose job settled nothing is raced again a day later.
+
+    ``refused`` keeps the texts of those that are not possible, for the next call: 10,000 of them that have to
+    be read again take a second.
+    """
+    refused, row = set() if refused is None else refused, ImportedBestRow
     query = _imported().where(row.device_class == device_class, _untaken(), has_entered(row.import_id))
-    query = query.order_by(row.speedup.desc(), row.id)
-    found = _WAITING.page(session, query, 1, _behind)
-    return found[0].best.problem if found else None
-
-
-def _behind(last: ImportedBestRow, _problem: str) -> ColumnElement[bool]:
-    row = ImportedBestRow
-    return or_(row.speedup < last.speedup, and_(row.speedup == last.speedup, row.id > last.id))
+    texts = query.order_by(row.speedup.desc(), row.id).with_only_columns(row.id, ProblemRow.canonical)
+    with session.execute(texts, execution_options={"yield_per": _AT_ONCE}) as rows:
+        for row_id, text in rows:
+            if text in refused:
+                continue
+            for found in _WAITING.readable(session.execute(_imported().where(row.id == row_id))):
+                if possible(found.best.problem):
+                    return found.best.problem
+                refused.add(text)
+    return None
 
 
 def take_waiting(session: Session, device_class: str, problem: GemmProblem) -> bool:
@@ -61,16 +75,16 @@ def take_waiting(session: Session, device_class: str, problem: GemmProblem) -> b
 
 
 def _untaken() -> ColumnElement[bool]:
-    """Whether no device has taken up a waiting config, or the job for it ended more than a day ago and
-    left it waiting."""
+    """Whether no device has taken up a waiting config, or one did more than a day ago and no job was at its
+    problem in the last day: however the one for it ended, it settled nothing."""
+    ago = utc_now() - misses.AFTER_FAILURE
     job = exists().where(
         JobRow.device_class == ImportedBestRow.device_class,
         JobRow.problem_id == ImportedBestRow.problem_id,
-        JobRow.status.in_((JobStatus.FAILED, JobStatus.SUCCEEDED)),
-        JobRow.created >= ImportedBestRow.queued,
-        JobRow.finished < utc_now() - misses.AFTER_FAILURE,
+        JobRow.import_id.is_(None),
+        or_(JobRow.finished.is_(None), JobRow.finished >= ago),
     )
-    return or_(ImportedBestRow.queued.is_(None), job)
+    return or_(ImportedBestRow.queued.is_(None), and_(ImportedBestRow.queued < ago, ~job))
 
 
 def _imported() -> Select[ImportedBestRow, str]:
