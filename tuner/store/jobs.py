@@ -214,11 +214,18 @@ def hand_over(session: Session, job: JobRecord, caller: str, most: int) -> str |
     stays with its caller, as where the other has no room for it: as many jobs as its key says, else
     ``most``."""
     priorities = keys.priorities(session)
+
+    def is_lower(owner: str | None) -> bool:
+        return priorities.get(owner or "", 0) < priorities.get(caller, 0)
+
+    # NOTE: without a lock first, as a job that is locked cannot be claimed meanwhile.
+    if not is_lower(session.scalar(select(JobRow.caller).where(JobRow.id == job.id))):
+        return None
     # NOTE: locked, so that of two who take it over at the same time one takes it from the other.
     held = select(JobRow.caller, exists().where(ApiKeyRow.id == JobRow.caller).label("by_key"))
     held = held.where(JobRow.id == job.id, JobRow.status == JobStatus.QUEUED).with_for_update(of=JobRow)
     former = session.execute(held).one_or_none()
-    if former is None or priorities.get(former.caller or "", 0) >= priorities.get(caller, 0):
+    if former is None or not is_lower(former.caller):
         return None
     own = keys.max_queued(session, caller)
     if queued_work(session, caller) + job.request.work > (most if own is None else own):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Self
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from tilewright.matmul.matmul import HasMatmul, LocalMatmul
 from tilewright.matmul.torch_arrays import any_autocast, dense, watched
@@ -61,9 +63,15 @@ def use(model: Any, client: HasMatmul) -> Routed:
 
 def _of_operator(x: Any, weight: Any, bias: Any) -> bool:
     """Whether the operator computes this layer; subclasses of tensors may define another one."""
-    if not (dense(x) and dense(weight) and weight.dim() == 2):
+    if not (_plain(x) and _plain(weight) and weight.dim() == 2):
         return False
-    return bias is None or (dense(bias) and bias.shape == weight.shape[:1])
+    return bias is None or (_plain(bias) and bias.shape == weight.shape[:1])
+
+
+def _plain(tensor: Any) -> bool:
+    # NOTE: torch.export traces plain tensors as these.
+    traced = type(tensor) in (FakeTensor, FunctionalTensor)
+    return dense(tensor) or (traced and tensor.layout is torch.strided and not tensor.is_nested)
 
 
 def _linear_with(kernels: LocalMatmul) -> Any:

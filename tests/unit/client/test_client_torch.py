@@ -727,6 +727,14 @@ def test_a_compiled_layer_is_the_same_function(kernels: Kernels, change: Callabl
         close(compiled(layer)(OWN), expected)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_layer_has_the_operator(kernels: Kernels, strict: bool) -> None:
+    with tilewright_torch.use(model(), kernels) as routed, torch.no_grad():
+        [layer] = itertools.islice(routed.layers.values(), 1)
+        exported = torch.export.export(layer, (torch.randn(3, layer.in_features),), strict=strict)
+    assert "tilewright.matmul" in str(exported.graph)
+
+
 def test_use_and_undo_leave_the_kernels_of_the_operator_alone(kernels: Kernels) -> None:
     a, other = torch.randn(4, 4), Kernels()
     routed = tilewright_torch.use(model(), other)

@@ -47,7 +47,7 @@ def waiting_problem(
     all were taken up. A problem whose job settled nothing is raced again a day later.
 
     ``refused`` keeps the texts of those that are not possible, for the next call: 10,000 of them that have to
-    be read again take a second.
+    be read again take seconds.
     """
     refused, row = set() if refused is None else refused, ImportedBestRow
     query = _imported().where(row.device_class == device_class, _untaken(), has_entered(row.import_id))
