@@ -130,13 +130,12 @@ class DeviceQueue:
         self._leases = claims.LeaseWatch(settings.lease_s, 2 * LOOK_S)
         self._metrics = metrics
         self._settings = settings
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
+        self._wake, self._stopping = threading.Event(), threading.Event()
         given = (store, self.bench, builder, metrics, settings.lease_s, self._wake)
         self._helper = Helper(*given) if settings.help_jobs else None
         self._rehearsals = [] if self.bench.spec.kind == "host" else list(REHEARSED)
         self._canary = Canary(store, self.bench, metrics, settings)
-        self._next_idle_look = 0.0
+        self._next_idle_look, self._refused_imports = 0.0, set[str]()
         self._looked = False  # since this queue has the lock: the service that had it may have been killed
         self._current: _Current | None = None
         self._trouble: tuple[Trouble | None, str] = None, ""
@@ -303,7 +302,7 @@ class DeviceQueue:
         if not self._settings.retune_stale or time.monotonic() < self._next_idle_look:
             return False
         given = (self._store, self.bench, self._settings)
-        queued = queue_stalest(*given) or queue_imported(*given)
+        queued = queue_stalest(*given) or queue_imported(*given, self._refused_imports)
         if not queued:
             self._next_idle_look = time.monotonic() + _IDLE_LOOK_S
         return queued

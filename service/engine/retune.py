@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import math
 import threading
@@ -16,7 +15,6 @@ from sqlalchemy.orm import Session
 
 from service.engine import admission, staleness
 from service.settings import Settings
-from tilewright.schema.device import DeviceSpec
 from tilewright.schema.entries import MissReason
 from tilewright.schema.job import TuneRequest, ladder_of
 from tilewright.schema.problem import GemmProblem
@@ -134,15 +132,15 @@ def queue_stalest(store: Store, bench: Bench, settings: Settings) -> bool:
     return True
 
 
-def queue_imported(store: Store, bench: Bench, settings: Settings) -> bool:
+def queue_imported(store: Store, bench: Bench, settings: Settings, refused: set[str]) -> bool:
     """Queue a job for the problem of a device's class whose imported winner claims the highest speed-up and
-    was not built here; False if none was queued. Problems over a limit wait until a service allows them.
+    was not built here; False if none was queued. Problems over a limit wait until a service allows them;
+    ``refused`` keeps their texts for the next call of this service.
 
     The job builds the imported configs, checks and races them as it does any other, so that what is served
     afterwards was built and raced here.
     """
     device_class = bench.spec.device_class.id
-    refused = _refused(bench.spec, settings.max_extent, settings.max_gemm_bytes)
 
     def possible(problem: GemmProblem) -> bool:
         found = admission.is_possible(problem, [], settings, bench)
@@ -164,12 +162,6 @@ def queue_imported(store: Store, bench: Bench, settings: Settings) -> bool:
         _note(session, job, created)
     log.info("job %s races what an import brought for %s", job.id, problem)
     return True
-
-
-@functools.cache
-def _refused(_device: DeviceSpec, *_limits: int) -> set[str]:
-    """The problems, by their texts, that this service found impossible on such a device."""
-    return set()
 
 
 def _queue(

@@ -605,10 +605,10 @@ def test_what_is_over_a_limit_waits_until_it_is_allowed(
     with store.begin() as session:
         for m, speedup in ((6400, 3.0), (6401, 2.0), (64, 1.5)):
             assert winners.merge(session, foreign(problem(m), speedup), ENTERED, UNTRUSTED) == "waiting"
-    retune._refused.cache_clear()
-    assert queue_imported(store, **limits), "the first that is allowed"
+    refused = set[str]()
+    assert queue_imported(store, refused, **limits), "the first that is allowed"
     for _ in range(3):
-        assert not queue_imported(store, **limits)
+        assert not queue_imported(store, refused, **limits)
     assert len([one for one in caplog.messages if "is not raced: it is over a limit" in one]) == 2
     assert queue_imported(store)
     assert queue_imported(store)
@@ -617,8 +617,8 @@ def test_what_is_over_a_limit_waits_until_it_is_allowed(
         assert [job.request.problem.m for job in jobs.listing(session)] == [6401, 6400, 64]
 
 
-def queue_imported(store: Store, **settings: Any) -> bool:
-    return retune.queue_imported(store, BENCH, Settings(**settings))
+def queue_imported(store: Store, refused: set[str] | None = None, **settings: Any) -> bool:
+    return retune.queue_imported(store, BENCH, Settings(**settings), set() if refused is None else refused)
 
 
 def test_a_device_that_an_import_described_goes_with_its_last_job(store: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Protocol
 
 from tilewright import forks
@@ -124,6 +124,19 @@ def element_type(name: str) -> DType:
     if dtype.packing > 1:
         raise InvalidProblem(f"arrays hold one {name} in a byte; the kernels read {dtype.packing}")
     return dtype
+
+
+def check_own_memory(shape: Iterable[int], strides: Iterable[int], size: int = 1) -> None:
+    """Refuse an ``out`` whose elements may share memory, which would hold a part of the product only.
+
+    Args:
+        strides: none below 0, in units of which an element has ``size``.
+    """
+    inner = size  # from the first to past the last element of the axes with smaller strides
+    for stride, extent in sorted(zip(strides, shape, strict=True)):
+        if extent > 1 and stride < inner:
+            raise InvalidProblem("elements of out must not share memory; give an out without such strides")
+        inner += (extent - 1) * stride
 
 
 def factors(a: Any, b: Any, epilogue: Epilogue) -> tuple[Any, Any]:

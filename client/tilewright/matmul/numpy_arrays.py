@@ -10,7 +10,7 @@ import numpy as np
 from numpy.ma import MaskedArray  # NOTE: as np.ma it is imported at its first use, and a fork does not wait
 
 from tilewright.errors import InvalidProblem
-from tilewright.matmul.arrays import Epilogue, Strided, element_type, factors
+from tilewright.matmul.arrays import Epilogue, Strided, check_own_memory, element_type, factors
 from tilewright.schema.problem import Activation, DType, too_large
 
 
@@ -74,8 +74,8 @@ class NumpyArrays:
     def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
         if isinstance(out, MaskedArray):  # NumPy may write to it before it finds that shapes do not fit
             raise InvalidProblem("out must not be a masked array; give its data")
-        if isinstance(out, self.xp.ndarray):
-            _check_own_memory(out)
+        if isinstance(out, self.xp.ndarray) and not (out.flags.c_contiguous or out.size == 0):
+            check_own_memory(out.shape, map(abs, out.strides), out.itemsize)
         if epilogue.plain and bias is None:
             if out is None:
                 return a @ b
@@ -130,17 +130,6 @@ def _product_shape(a: Any, b: Any) -> tuple[int, ...]:
     right = np.shape(b)
     lead = np.broadcast_shapes(a.shape[:-2], right[:-2])
     return *lead, *a.shape[:-1][-1:], *(right[-1:] if len(right) > 1 else ())
-
-
-def _check_own_memory(out: Any) -> None:
-    """Refuse an ``out`` whose elements may share memory, which would hold a part of the product only."""
-    if out.flags.c_contiguous or out.size == 0:
-        return
-    inner = out.itemsize  # bytes from the first to past the last element of the axes with smaller strides
-    for stride, extent in sorted(zip(map(abs, out.strides), out.shape, strict=True)):
-        if extent > 1 and stride < inner:
-            raise InvalidProblem("elements of out must not share memory; give an out without such strides")
-        inner += (extent - 1) * stride
 
 
 def _check_out(out: Any, shape: tuple[int, ...]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tilewright.errors import InvalidProblem
-from tilewright.matmul.arrays import Epilogue, Strided, element_type, factors
+from tilewright.matmul.arrays import Epilogue, Strided, check_own_memory, element_type, factors
 from tilewright.schema.problem import Activation, DType, too_large
 
 # NOTE: subclasses (fake, functional, distributed tensors) have no memory of their own to launch on.
@@ -93,8 +93,9 @@ class TorchArrays:
             return torch.matmul(a, b)
         if not isinstance(b, torch.Tensor):
             raise InvalidProblem(f"b must be a tensor as a is; use torch.tensor, got {type(b)}")
-        if isinstance(out, torch.Tensor) and out.layout is torch.strided and not out.is_nested:
-            _check_own_memory(out)
+        strided = isinstance(out, torch.Tensor) and out.layout is torch.strided and not out.is_nested
+        if strided and not out.is_contiguous():
+            check_own_memory(out.shape, out.stride())
         if epilogue.plain and bias is None:
             _check_out(out, _product_shape(a, b), a.dtype)  # torch itself would resize it
             return torch.matmul(a, b, out=out)
@@ -184,17 +185,6 @@ def _product_shape(a: Any, b: Any) -> tuple[int, ...]:
     if right[:-2] not in ((), lead):
         lead = torch.broadcast_shapes(lead, right[:-2])
     return *lead, *left[:-1][-1:], *right[1:][-1:]
-
-
-def _check_own_memory(out: Any) -> None:
-    """Refuse an ``out`` whose elements may share memory, which would hold a part of the product only."""
-    if out.is_contiguous():
-        return
-    inner = 1  # elements from the first to past the last one of the axes with smaller strides
-    for stride, extent in sorted(zip(out.stride(), out.shape, strict=True)):
-        if extent > 1 and stride < inner:
-            raise InvalidProblem("elements of out must not share memory; give an out without such strides")
-        inner += (extent - 1) * stride
 
 
 def _check_out(out: Any, shape: tuple[int, ...], dtype: Any) -> None:
