@@ -36,7 +36,8 @@ from tilewright.schema.trial import BestConfig, LadderKernel, Trial
 from tuner.job.context import JobContext, Recorder
 from tuner.job.helpers import adopt
 from tuner.job.ladder_rows import OWN, RACED, InitialConfigs, LadderJob, Row
-from tuner.job.selection import SELECTIONS, select_winner, shortlist
+from tuner.job.selection import SELECTIONS, select_winner
+from tuner.job.shortlist import shortlist
 from tuner.job.slots import SlotBoard
 from tuner.job.tune import NO_WINNER
 from tuner.measure.timing import power_may_limit

@@ -27,16 +27,13 @@ from tilewright.schema.trial import Baseline, BestConfig, Outcome, Trial, Vendor
 from tuner.job.context import JobContext
 from tuner.job.loop import why_outdated
 from tuner.job.progress import ProgressTracker, timed
+from tuner.job.shortlist import loads_at_the_limit, shortlist
 from tuner.measure.interleave import finishers
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.stats import CONFIDENCE, median, speed_ratio
-from tuner.measure.timing import power_may_limit, timing_of
+from tuner.measure.timing import timing_of
 from tuner.workers.process import WorkerError
 
-# A fourth would rarely win (benchmarks/lab/2026-11-28-shorter-races.md). At the power limit each costs a
-# second, and a third gains 0.06 % (benchmarks/lab/2026-11-29-seconds-of-races.md).
-FINAL_CANDIDATES, FINAL_CANDIDATES_IN_TURN = 3, 2
-WITHIN = 1.10
 NEGLIGIBLE = 1.003
 RACE_SECONDS = 20.0
 SLACK = 5.0
@@ -195,9 +192,8 @@ def _candidates(context: JobContext, tracker: ProgressTracker) -> list[Candidate
 
     If no kernel of the shortlist builds and computes the right result, the next fastest trials follow.
     """
-    trials = tracker.trials
-    limited = power_may_limit(context.problem, context.device)
-    while chosen := shortlist(trials, FINAL_CANDIDATES_IN_TURN if limited else FINAL_CANDIDATES):
+    trials, loads = tracker.trials, loads_at_the_limit(context.problem, context.device)
+    while chosen := shortlist(trials, loads):
         candidates = _with_kernels(context, tracker, chosen)
         if candidates or context.cancelled.is_set():
             return candidates
@@ -240,30 +236,6 @@ def _rebuilt(context: JobContext, trial: Trial, artifact: Artifact | None) -> Ca
     if artifact.digest != trial.artifact:
         trial = context.try_again(trial, artifact)
     return Candidate(trial, artifact) if trial.outcome is Outcome.OK else None
-
-
-def shortlist(trials: Sequence[Trial], most: int = FINAL_CANDIDATES) -> list[Trial]:
-    """The fastest complete trials: so many at most, within 10 % of the best median, each kernel once.
-
-    Times of different methods do not compare. So a job that another release began has as many of each method,
-    the latest first.
-    """
-    complete = [trial for trial in trials if trial.outcome is Outcome.OK]
-    methods = dict.fromkeys(timed(trial).method for trial in reversed(complete))
-    return [
-        trial
-        for method in methods
-        for trial in _fastest([trial for trial in complete if timed(trial).method == method])[:most]
-    ]
-
-
-def _fastest(trials: Sequence[Trial]) -> list[Trial]:
-    ranked = sorted(trials, key=lambda trial: (timed(trial).median_us, trial.number))
-    by_kernel: dict[str | None, Trial] = {}
-    for trial in ranked:
-        if timed(trial).median_us <= timed(ranked[0]).median_us * WITHIN:
-            by_kernel.setdefault(trial.artifact, trial)
-    return list(by_kernel.values())
 
 
 def _final(context: JobContext, candidates: list[Candidate], stored: Candidate | None) -> FinalResult:

@@ -70,6 +70,11 @@ class ToyFamily(ConfigSpace[ToyKnobs]):
     def make(self, tile: int, stages: int, order: str = "rows", split: int = 1, vector: int = 1) -> Config:
         return self.config(ToyKnobs(tile, stages, order, split, vector))
 
+    def plan(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> LaunchPlan:
+        del problem, device
+        tile = self.knob_values(config).tile
+        return LaunchPlan("elf", "x86_64_v3", "toy", (1, 1, 1), Grid(tile, tile), (), Serves.of(PROBLEM))
+
     def cost(self, config: Config) -> float:
         """Microseconds; the optimum is tile 48, stages 5, columns, split 2, vector 4, at 100."""
         knobs: Any = self.knob_values(config)

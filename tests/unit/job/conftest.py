@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.job import selection
+from tuner.job import selection, shortlist
 
 
 @pytest.fixture(autouse=True)
@@ -16,4 +16,4 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Races with several of the toy's configs, few of which are close."""
-    monkeypatch.setattr(selection, "WITHIN", 1.15)
+    monkeypatch.setattr(shortlist, "WITHIN", 1.15)

@@ -23,7 +23,7 @@ from tilewright.schema.job import MOST_ROWS, Level, MRange, TuneRequest, ladder_
 from tilewright.schema.trial import BestConfig, Outcome, Trial
 from tilewright.wire.requests import TuneBody
 from tuner.job import ladder as ladder_job
-from tuner.job import selection
+from tuner.job import shortlist
 from tuner.job.ladder import COVERED, FOLLOWED, cover, tune_ladder, with_ladder
 from tuner.job.progress import FROM_LADDER
 from tuner.job.tune import NO_WINNER
@@ -475,7 +475,7 @@ def test_the_first_winner_of_a_row_is_replaced_only_by_a_kernel_that_beat_it_und
 
 def test_where_power_may_limit_a_row_its_fastest_kernel_races_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder_job, "RACED", 9.0)
-    monkeypatch.setattr(selection, "WITHIN", 9.0)
+    monkeypatch.setattr(shortlist, "WITHIN", 9.0)
     monkeypatch.setattr(ladder_job, "power_may_limit", lambda problem, _spec: problem.m >= 64)
     limited = ladder_lab()
     found = run(limited)

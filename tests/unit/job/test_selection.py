@@ -15,7 +15,6 @@ from tilewright.artifact import Artifact
 from tilewright.schema.config import Config
 from tilewright.schema.job import QUICK_TRIALS, Level, TuneRequest
 from tilewright.schema.trial import QUICK_METHOD, Outcome, Timing, Trial, VendorSamples
-from tuner.job import selection
 from tuner.job.progress import ProgressTracker
 from tuner.job.selection import (
     Candidate,
@@ -24,8 +23,8 @@ from tuner.job.selection import (
     _vendor_samples,
     final_result,
     interference,
-    shortlist,
 )
+from tuner.job.shortlist import FINAL_CANDIDATES, shortlist
 from tuner.measure.race import (
     BURSTS_TOO_HIGH,
     BURSTS_TOO_LOW,
@@ -75,13 +74,33 @@ def test_the_shortlist_holds_at_most_3_and_each_kernel_once() -> None:
     assert [one.number for one in shortlist([*twins, *rest])] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(("limits", "count"), [(True, 2), (False, 3)])
-def test_a_final_has_fewer_candidates_where_power_may_limit_them(limits, count, monkeypatch) -> None:
-    monkeypatch.setattr(selection, "power_may_limit", lambda _problem, _device: limits)
+@pytest.mark.parametrize(
+    ("loads", "chosen"),
+    [
+        ((100, 90, 90, 80, 70, 10), [0, 4]),  # 5 is more than 3 % behind
+        ((100, 90, 70, 80, 70, 10), [0, 2]),  # of those that load as few the faster one
+        ((100, 100, 120, 90, 100, 10), [0, 3]),
+        ((100, 100, 120, 91, 100, 10), [0, 1]),  # not a tenth less
+    ],
+)
+def test_where_power_limits_the_final_has_the_fastest_and_the_most_sparing(loads, chosen) -> None:
+    times = (100.0, 100.1, 101.0, 102.0, 102.9, 103.1)
+    trials = [trial(number, us) for number, us in enumerate(times)]
+    found = shortlist([*reversed(trials)], lambda one: loads[one.number])
+    assert [one.number for one in found] == chosen
+    assert shortlist(trials[:1], lambda one: loads[one.number]) == trials[:1]
+
+
+@pytest.mark.parametrize("limits", [True, False])
+def test_a_final_has_fewer_candidates_where_power_may_limit_them(limits, monkeypatch) -> None:
+    monkeypatch.setattr("tuner.job.shortlist.power_may_limit", lambda _problem, _device: limits)
     lab = crowded_lab()
     assert lab.tune(max_trials=60) is not None
     final, _ = lab.bench.races
-    assert list(final) == [str(one.config) for one in shortlist(lab.recorder.kept)[:count]]
+    # A larger tile loads fewer bytes of the same problem.
+    loads = (lambda one: -TOY.knob_values(one.config).tile) if limits else None
+    assert list(final) == [str(one.config) for one in shortlist(lab.recorder.kept, loads)]
+    assert len(final) == (2 if limits else 3)
 
 
 def test_times_of_different_methods_are_not_compared() -> None:
@@ -299,7 +318,7 @@ def test_a_final_under_load_decides_who_wins() -> None:
     final, head_to_head = lab.bench.races
     ranked = [str(one.config) for one in shortlist(lab.recorder.kept)]
     assert list(final) == ranked
-    assert len(ranked) == selection.FINAL_CANDIDATES
+    assert len(ranked) == FINAL_CANDIDATES
     assert best is not None
     assert str(best.config) != ranked[0], "the fastest of the search is the slowest under load"
     assert head_to_head == (str(best.config),)

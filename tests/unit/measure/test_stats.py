@@ -12,7 +12,8 @@ from toy_family import TOY, toy_artifact
 
 from benchmarks.common.results import RESULTS
 from tilewright.schema.trial import Outcome, Timing, Trial
-from tuner.job.selection import FINAL, FINAL_CANDIDATES, HEAD_TO_HEAD, Candidate, final_result
+from tuner.job.selection import FINAL, HEAD_TO_HEAD, Candidate, final_result
+from tuner.job.shortlist import FINAL_CANDIDATES
 from tuner.measure.stats import (
     CONFIDENCE,
     PERIODS_MISLEAD,
