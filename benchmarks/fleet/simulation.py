@@ -6,22 +6,20 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from sqlalchemy.orm import Session
 
 from benchmarks.fleet.clock import VirtualClock
 from service.engine.device_queue import LOOK_S
-from tilewright.artifact import Artifact
 from tilewright.schema.job import JobStatus, TuneRequest
-from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import TrialResult
 from tuner.job.context import JobContext
 from tuner.job.loop import Loop
 from tuner.job.progress import ProgressTracker
 from tuner.job.selection import select_winner
-from tuner.measure.race import RaceRules, RaceSamples
+from tuner.measure.race import RaceSamples
 from tuner.measure.timing import SAMPLE_US
 from tuner.replay.device import RecordedFamily, ReplayBench, ReplayBuilder
 from tuner.replay.space import RecordedSpace
@@ -138,11 +136,9 @@ class ClockedBench(ReplayBench):
         self._work(result.check_s + result.measure_s)
         return result
 
-    def race(
-        self, artifacts: Sequence[Artifact], problem: GemmProblem, rules: RaceRules, timeout_s: float
-    ) -> RaceSamples:
+    def race(self, *given: Any, **named: Any) -> RaceSamples:
         """The recorded samples, after the seconds that so many samples take."""
-        samples = super().race(artifacts, problem, rules, timeout_s)
+        samples = super().race(*given, **named)
         self._work(sum(max(SAMPLE_US, one) for row in samples.samples_us for one in row) / 1e6)
         return samples
 

@@ -274,11 +274,11 @@ class DeviceQueue:
 
     def _step(self) -> None:
         self._wake.clear()
-        if not self._looked:
+        if self._looked:
+            self.bench.come_back()  # a job that is claimed now would fail with a device that does not start
+        else:
             self.bench.look()
             self._looked = True
-        elif self.bench.set_aside:
-            self.bench.come_back()
         with self._store.begin() as session:
             # NOTE: what this queue holds now is a job whose end the database did not take.
             claims.requeue_interrupted(session, self._device_class, self._owner)

@@ -1,9 +1,9 @@
 """One GEMM on request, from its operands to its result: it is admitted, matched with a kernel, and run in its
 turn.
 
-The device takes calls in the order of asking (:mod:`tuner.workers.fair_lock`): a tuning job asks anew for
-each trial and for each second of a race, so a GEMM waits for the measurement in progress and never disturbs
-it.
+The device takes calls in the order of asking (:class:`tuner.workers.process.FairLock`): a tuning job asks
+anew for each trial and for each second of a race, so a GEMM waits for the measurement in progress and never
+disturbs it.
 """
 
 from __future__ import annotations

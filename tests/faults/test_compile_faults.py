@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +98,22 @@ def test_a_crash_is_a_compile_error(faulty_cc: Callable[[str], None], builder: B
     start = time.monotonic()
     assert_good(builder)
     assert time.monotonic() - start < 5.0
+
+
+def test_a_compilation_that_is_killed_from_outside_runs_again(
+    faulty_cc: Callable[[str], None], builder: Builder
+) -> None:
+    faulty_cc("kill -KILL $PPID; sleep 60")
+    assert_good(builder)
+
+
+def test_a_compilation_that_is_killed_each_time_is_a_compile_error(
+    faulty_cc: Callable[[str], None], builder: Builder, tmp_path: Path
+) -> None:
+    faulty_cc(f"rmdir {tmp_path}/bin/done; kill -KILL $PPID; sleep 60")
+    result = compiled(builder, configs()[0])
+    assert result.outcome is Outcome.COMPILE_ERROR
+    assert "SIGKILL" in result.message
 
 
 def test_a_hang_is_a_timeout(faulty_cc: Callable[[str], None], tmp_path: Path) -> None:
@@ -198,10 +218,58 @@ def test_close_does_not_wait_for_a_hang(faulty_cc: Callable[[str], None], tmp_pa
     start = time.monotonic()
     builder.close()
     assert time.monotonic() - start < 5.0
-    assert hung.result(timeout=1).outcome is Outcome.COMPILE_ERROR
+    with pytest.raises(RuntimeError, match="closed"):  # it is not the config's fault
+        hung.result(timeout=1)
     assert queued.cancelled()
     with pytest.raises(RuntimeError, match="closed"):
         builder.submit("host", configs()[0], PROBLEM, HOST)
+
+
+class SlowQueue(queue.SimpleQueue[Any]):
+    """Takes a job once a test says so."""
+
+    def __init__(self) -> None:
+        self.asked, self.take = threading.Event(), threading.Event()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        self.asked.set()
+        assert self.take.wait(10)
+        super().put(item, block, timeout)
+
+
+def test_what_is_queued_during_a_close_is_cancelled(tmp_path: Path) -> None:
+    builder, found = Builder(0, tmp_path), list[Future[Compiled]]()
+    builder._queue = slow = SlowQueue()
+    submit = threading.Thread(
+        target=lambda: found.append(builder.submit("host", configs()[0], PROBLEM, HOST))
+    )
+    close = threading.Thread(target=builder.close)
+    submit.start()
+    assert slow.asked.wait(10)
+    close.start()
+    close.join(0.2)
+    slow.take.set()
+    submit.join(10)
+    close.join(10)
+    assert found[0].cancelled()
+
+
+class KnownBuilder(Builder):
+    """Compilations that take ``seconds``; keeps the limit of each."""
+
+    seconds = 0.01
+
+    def compile(self, process: object, request: object, limit_s: float) -> Compiled:  # noqa: ARG002
+        self.limits = [*getattr(self, "limits", ()), limit_s]
+        return Compiled(None, Outcome.INVALID, "", self.seconds)
+
+
+def test_artifacts_from_the_cache_do_not_lower_the_limit(tmp_path: Path) -> None:
+    with contextlib.closing(KnownBuilder(1, tmp_path)) as builder:
+        for seconds in [0.01] * 11 + [0.5] * 11:
+            builder.seconds = seconds
+            compiled(builder, configs()[0])
+        assert builder.limits == [30.0] * 21 + [10.0]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +296,9 @@ def test_a_killed_compilation_leaves_no_files(
     files.mkdir()
     monkeypatch.setenv("TMPDIR", str(files))
     monkeypatch.setattr("tempfile.tempdir", None)
-    faulty_cc('touch "$TMPDIR/cc1.s"; ' + ("exec sleep 1000" if end == "timeout" else "kill -9 $PPID; exit"))
+    faulty_cc(
+        'touch "$TMPDIR/cc1.s"; ' + ("exec sleep 1000" if end == "timeout" else "kill -SEGV $PPID; exit")
+    )
     with contextlib.closing(Builder(1, tmp_path / "cache", CompileLimit(first=3.0))) as builder:
         assert compiled(builder, configs()[0]).artifact is None
         assert (tmp_path / "bin" / "pid").exists()

@@ -20,7 +20,7 @@ from tilewright.launch.host import host_arch
 from tilewright.schema.codec import decode, encode
 from tilewright.schema.trial import Outcome, TrialResult
 from tuner.measure.race import RaceRules
-from tuner.workers.bench import Bench, DeviceBusy, list_devices
+from tuner.workers.bench import Bench, DeviceBusy, RaceCancelled, list_devices
 from tuner.workers.device_worker import KernelCache
 from tuner.workers.process import WorkerDied, WorkerTimeout
 from tuner.workers.shared_memory import Pages
@@ -252,6 +252,17 @@ def test_gemms_come_between_the_slices_of_a_race(bench: Bench) -> None:
     race.join()
     assert gemms > 1
     assert [len(row) for row in samples[0].samples_us] == [50, 50]
+
+
+def test_a_cancelled_race_ends_between_two_slices(bench: Bench) -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+    slow = artifact(bench.spec.arch, "usleep(100);")
+    start = time.monotonic()
+    with pytest.raises(RaceCancelled):
+        bench.race([slow], PROBLEM, RaceRules(500, 1), 60.0, cancelled)
+    assert time.monotonic() - start < 5.0
+    assert_good(bench)
 
 
 def test_a_race_starts_again_after_a_gemm_that_broke_the_process(bench: Bench) -> None:

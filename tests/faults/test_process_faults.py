@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
-from tuner.workers.process import WorkerBusy, WorkerDied, WorkerProcess, WorkerTimeout, python
+from tuner.workers.child import Child
+from tuner.workers.frames import Channel
+from tuner.workers.process import (
+    WorkerBusy,
+    WorkerDied,
+    WorkerNotStarted,
+    WorkerProcess,
+    WorkerTimeout,
+    python,
+)
 
 SERVER = """
 import ctypes, os, sys, time
@@ -194,6 +206,66 @@ def test_a_start_that_fails_says_why_each_time() -> None:
                 process.greeting()
 
 
+@pytest.mark.parametrize(
+    ("signal_name", "deaths", "starts"), [("SIGKILL", 2, 3), ("SIGKILL", 9, 3), ("SIGABRT", 9, 1)]
+)
+def test_a_start_that_others_kill_is_repeated(
+    tmp_path: Path, signal_name: str, deaths: int, starts: int
+) -> None:
+    dies = f"""
+import os, signal
+number = len(os.listdir({str(tmp_path)!r}))
+open(f"{tmp_path}/{{number}}", "w").close()
+if number < {deaths}: os.kill(os.getpid(), signal.{signal_name})
+"""
+    with WorkerProcess(python("-c", dies + SERVER)) as process:
+        fails = pytest.raises(WorkerNotStarted, match=signal_name)
+        with fails if deaths >= starts else contextlib.nullcontext():
+            process.call({"op": "echo"}, timeout_s=10)
+    assert len(os.listdir(tmp_path)) == starts
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_process_that_cannot_be_started_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, pipe, pipes = WorkerProcess([str(tmp_path / "missing")]), os.pipe, list[tuple[int, int]]()
+
+    def one_pipe() -> tuple[int, int]:
+        if pipes:
+            raise OSError(errno.EMFILE, "too many open files")
+        pipes.append(pipe())
+        return pipes[0]
+
+    with pytest.raises(FileNotFoundError):
+        process.greeting()
+    before = open_files()
+    with pytest.raises(FileNotFoundError):
+        process.greeting()
+    assert open_files() == before
+    monkeypatch.setattr("os.pipe", one_pipe)
+    with pytest.raises(OSError, match="too many"):
+        process.greeting()
+    assert open_files() == before
+
+
+def test_a_process_that_cannot_be_killed_keeps_no_pipe_and_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    child, removed = Child.spawn(python("-c", "import time; time.sleep(60)")), list[int]()
+    before = open_files()
+    with monkeypatch.context() as patch:
+        patch.setattr("tuner.workers.child._REAP_TIMEOUT_S", 0.05)
+        patch.setattr("tuner.workers.child.remove_folders", removed.append)
+        patch.setattr(Child, "_kill_group", lambda _: None)
+        with pytest.raises(DeviceUnavailable, match="cannot be killed"):
+            child.kill()
+    assert (open_files(), removed) == (before - 2, [child.pid])
+    child._kill_group()
+    child._reap()
+
+
 def test_a_short_request_waits_its_turn_or_gives_up(worker: WorkerProcess) -> None:
     worker.greeting()
     header = {"op": "echo", "seconds": 0.6}
@@ -227,6 +299,62 @@ def test_close_ends_a_call_that_hangs() -> None:
     assert gone(pid)
     with pytest.raises(RuntimeError, match="closed"):
         process.call({"op": "echo"}, timeout_s=1)
+
+
+class Pause:
+    """Stops the thread of a call at a moment, until the process is being closed."""
+
+    def __init__(self) -> None:
+        self.reached, self.closing = threading.Event(), threading.Event()
+
+    def after(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def paused(*given: Any) -> Any:
+            found = function(*given)
+            self.reached.set()
+            assert self.closing.wait(10)
+            return found
+
+        return paused
+
+
+@pytest.mark.parametrize("moment", ["the look at the device", "the start", "the greeting"])
+def test_close_ends_a_call_that_has_no_process_yet(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    pause, spawned, ended = Pause(), list[Child](), list[str]()
+    process = WorkerProcess(python("-c", SERVER))
+    old, spawn = process.greeting()["pid"], Child.spawn
+    os.kill(old, signal.SIGKILL)
+    assert gone(old)
+
+    def spawn_and_tell(argv: list[str]) -> Child:
+        spawned.append(spawn(argv))
+        return spawned[0]
+
+    monkeypatch.setattr(Child, "spawn", spawn_and_tell)
+    if moment == "the look at the device":
+        process._check_back = pause.after(lambda _pid: None)
+    elif moment == "the start":
+        monkeypatch.setattr(Child, "spawn", pause.after(spawn_and_tell))
+    else:
+        monkeypatch.setattr(Channel, "receive", pause.after(Channel.receive))
+
+    def call() -> None:
+        try:
+            process.call({"op": "hang"}, timeout_s=100)
+        except (RuntimeError, WorkerDied) as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=one) for one in (call, process.close)]
+    threads[0].start()
+    assert pause.reached.wait(10)
+    threads[1].start()
+    while not process._closed:
+        time.sleep(0.001)
+    pause.closing.set()
+    for thread in threads:
+        thread.join(10)
+    assert ended == ["the worker process was closed"]
+    assert len(spawned) == (moment != "the look at the device")
+    assert all(gone(child.pid) for child in spawned)
 
 
 def test_a_worker_outlives_the_thread_that_started_it(worker: WorkerProcess) -> None:

@@ -33,6 +33,9 @@ class FakeBench:
     def look(self) -> None:
         pass
 
+    def come_back(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed.set()
 

@@ -114,7 +114,12 @@ class LabBench:
         return self.on_tile_hints()
 
     def race(
-        self, artifacts: Sequence[Artifact], problem: GemmProblem, rules: RaceRules, timeout_s: float
+        self,
+        artifacts: Sequence[Artifact],
+        problem: GemmProblem,
+        rules: RaceRules,
+        timeout_s: float,
+        cancelled: threading.Event | None = None,  # noqa: ARG002
     ) -> RaceSamples:
         assert dataclasses.replace(problem, m=PROBLEM.m) == PROBLEM
         assert timeout_s >= 20.0

@@ -40,7 +40,12 @@ class JobBench(Protocol):
         """As :meth:`tuner.workers.bench.Bench.trial`."""
 
     def race(
-        self, artifacts: Sequence[Artifact], problem: GemmProblem, rules: RaceRules, timeout_s: float
+        self,
+        artifacts: Sequence[Artifact],
+        problem: GemmProblem,
+        rules: RaceRules,
+        timeout_s: float,
+        cancelled: threading.Event | None = None,
     ) -> RaceSamples:
         """As :meth:`tuner.workers.bench.Bench.race`."""
 

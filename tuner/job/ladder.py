@@ -11,6 +11,7 @@
    them races the vendor library: the second one would gain 0.1 %
    (benchmarks/lab/2026-11-29-seconds-of-races.md). A row that loses to the vendor library has as many trials
    again. If these show a kernel that would race and did not, it races the winner and the vendor library.
+   Of a row that another release began, kernels race by the times of each method, which do not compare.
 
 A quick ladder has fewer heuristic configs and trials, races the fastest kernel alone, and gives no row more
 trials.
@@ -73,6 +74,7 @@ def tune_ladder(
     Raises:
         DeviceUnavailable: the compiler or the device's libraries are missing.
         InvalidProblem: no family computes any row.
+        WorkerDied, WorkerTimeout, LaunchError: as :meth:`tuner.job.ladder_rows.LadderJob.search`.
     """
     context = JobContext(request, job_id, bench, builder, recorder, cancelled, quiet_wait_s, board)
     adopt(context)
@@ -174,7 +176,7 @@ def _decide(job: LadderJob, row: Row, chosen: AbstractSet[str], stored: BestConf
     best, reason = _raced(job, row, chosen, stored)
     if best and job.may_spend_on(best) and not row.searched_on:
         known |= {one.artifact for one in (best, stored) if one}
-        row.search_more()
+        _search_more(job, row)
         # NOTE: a race of the same kernels would only give a result that missed a good verdict another chance.
         if not _racing(row, chosen) <= known:
             later, _ = _raced(job, row, chosen, (best.timing.disturbed and stored) or best)
@@ -190,6 +192,19 @@ def _decide(job: LadderJob, row: Row, chosen: AbstractSet[str], stored: BestConf
     return job.decided(with_ladder(best, on_row), artifact, stored)
 
 
+def _search_more(job: LadderJob, row: Row) -> None:
+    """Search a row on; one whose search fails keeps what it had."""
+    before = row.tracker
+    try:
+        row.search_more()
+    except (WorkerError, LaunchError) as error:
+        row.tracker = before
+        _log.info("job %s: m = %d is not searched on: %s", job.context.job_id, row.m, error)
+    finally:
+        if job.context.board:
+            job.context.board.close()
+
+
 def _replaces(later: BestConfig, first: BestConfig) -> bool:
     """Whether the result of a second contest on a row is stored instead of the first one: if another kernel
     won it undisturbed, or the first result was disturbed."""
@@ -198,19 +213,22 @@ def _replaces(later: BestConfig, first: BestConfig) -> bool:
 
 def _racing(row: Row, chosen: AbstractSet[str]) -> set[str]:
     """The kernels that would take part in a contest on a row now, besides a stored winner."""
-    return {str(trial.artifact) for trial in shortlist(list(_near(row, chosen).values()))}
+    return {str(trial.artifact) for trial in shortlist(_may_race(row, chosen))}
 
 
-def _near(row: Row, chosen: AbstractSet[str]) -> dict[str, Trial]:
-    """The kernels chosen and the row's own best ones that are near the best of the row, with their fastest
-    trial on it; where power may limit the device, the best one alone."""
+def _may_race(row: Row, chosen: AbstractSet[str]) -> list[Trial]:
+    """The trials of whose kernels the fastest race on a row, those of each method."""
+    return [*row.tracker.incomparable, *_near(row, chosen)]
+
+
+def _near(row: Row, chosen: AbstractSet[str]) -> list[Trial]:
+    """The fastest trial of each kernel that was chosen or is one of the row's own best, where it is near the
+    best of the row; where power may limit the device, of the best one alone."""
     within = 0.0 if power_may_limit(row.problem, row.context.device) else RACED
     own, regrets = {str(trial.artifact) for trial in row.own_best}, row.regrets()
-    return {
-        digest: trial
-        for digest, trial in row.times().items()
-        if digest in chosen | own and regrets[digest] <= within
-    }
+    return [
+        trial for digest, trial in row.times().items() if digest in chosen | own and regrets[digest] <= within
+    ]
 
 
 def _raced(
@@ -218,15 +236,15 @@ def _raced(
 ) -> tuple[BestConfig | None, str]:
     """The winner of the races of a row between the kernels chosen, its own best ones and the ``stored``
     winner, which takes part wherever it lies, or None and the reason."""
-    near = _near(row, chosen)
+    near = [str(trial.artifact) for trial in _near(row, chosen)]
     race = row.new_tracker()
     race.artifacts = {digest: kernel for digest in near if (kernel := job.kernel(digest))}
     race.stopped = row.tracker.stopped
     race.publish("race")
     reason, best = NO_WINNER, None
     # If no kernel that was chosen builds and runs any more, all that the row measured may win.
-    for trials in (near, row.times()):
-        race.trials = list(trials.values())
+    for trials in (_may_race(row, chosen), row.tracker.trials):
+        race.trials = trials
         with race.spending("race"):
             try:
                 best = select_winner(row.context, race, stored)

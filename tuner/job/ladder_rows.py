@@ -15,7 +15,7 @@ from typing import Any
 
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
-from tilewright.errors import InvalidProblem, LaunchError
+from tilewright.errors import InvalidProblem, LaunchError, TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.job import ROWS_OF_A_JOB, JobProgress, Level, TuneRequest
 from tilewright.schema.problem import GemmProblem
@@ -91,6 +91,7 @@ class LadderJob:
 
         Raises:
             InvalidProblem: no family computes any of them.
+            WorkerDied, WorkerTimeout, LaunchError: no search of those that one computes went to its end.
         """
         rows = list(self._rows.values())
         with ThreadPoolExecutor(1) as beside, contextlib.ExitStack() as begun:
@@ -99,7 +100,7 @@ class LadderJob:
             return self._search(rows, beside)
 
     def _search(self, rows: Sequence[Row], beside: Executor) -> list[Row]:
-        done, reason = list[Row](), None
+        done, errors = list[Row](), list[TilewrightError]()
         for row, following in zip(rows, [*rows[1:], None], strict=True):
             if self.context.cancelled.is_set():
                 break
@@ -109,16 +110,15 @@ class LadderJob:
             then = functools.partial(ahead.compile_ahead, measured, beside) if ahead else None
             try:
                 row.search(again=not self._searched(row.m), then=then)
-            except InvalidProblem as error:
+            except (InvalidProblem, WorkerError, LaunchError) as error:
+                if self.context.cancelled.is_set():
+                    break
                 self.failed(row.m, str(error))
-                reason = error
-            except (WorkerError, LaunchError) as error:
-                if not self.context.cancelled.is_set():
-                    self.failed(row.m, str(error))
+                errors.append(error)
             else:
                 done.append(row)
-        if reason and not done and not self.trials:
-            raise reason
+        if errors and not (done or self.results or self.context.cancelled.is_set()):
+            raise min(errors, key=lambda error: isinstance(error, InvalidProblem))
         return done
 
     def _searched(self, m: int) -> bool:
@@ -128,16 +128,19 @@ class LadderJob:
 
     def kernel(self, digest: str) -> Artifact | None:
         """The kernel of this job with a digest. A kernel that an interrupted run measured is built again, for
-        the row whose search proposed it. None if today's sources make another kernel of its config or none,
-        or if no search of this run's rows proposed it."""
+        the row whose search proposed it. None if that fails or today's sources make another kernel of its
+        config, or if no search of this run's rows proposed it."""
         if digest not in self._kernels:
             own = (one for one in self.trials if one.artifact == digest and one.origin != FROM_LADDER)
             if (trial := next(own, None)) and trial.m in self._rows:
                 context = self._rows[trial.m].context
                 if why_outdated(trial.config, context) is None:
                     config = FAMILIES[trial.config.family].completed(trial.config)
-                    if built := context.submit(config).result().artifact:
-                        self._kernels[built.digest] = built
+                    try:
+                        if built := context.submit(config).result().artifact:
+                            self._kernels[built.digest] = built
+                    except WorkerError as error:
+                        _log.info("job %s: %s was not built again: %s", context.job_id, config, error)
         return self._kernels.get(digest)
 
     def add(self, trial: Trial, artifact: Artifact | None) -> None:
@@ -304,15 +307,12 @@ class Row:
 
     def search_more(self) -> None:
         """Search on, with as many trials again and without a bound of seconds before the job's."""
-        request = self.context.request
-        seconds = self._job.context.request.max_seconds
-        more = dataclasses.replace(request, max_trials=2 * request.max_trials, max_seconds=seconds)
+        trials, seconds = 2 * self.context.request.max_trials, self._job.context.request.max_seconds
+        more = dataclasses.replace(self.context.request, max_trials=trials, max_seconds=seconds)
         self.context = dataclasses.replace(self.context, request=more)
         self._job.goes_on(self.m)
         self.searched_on = True
         self.search()
-        if self.context.board:
-            self.context.board.close()
 
     @property
     def measured(self) -> Measured:

@@ -192,13 +192,21 @@ class Loop:
                 return
 
     def _may_ask(self) -> bool:
-        recorded = self._search.asked in self._known
-        return self._search.ready and (recorded or self._why_enough(self._search.in_flight) is None)
+        search = self._search
+        if not search.ready:
+            return False
+        if search.asked not in self._known and self._why_enough(search.in_flight) is not None:
+            if not self._known:
+                return False
+            search.asked = min(self._known)  # the budget does not fill this gap
+        return True
 
     def _why_enough(self, expected: int) -> str | None:
-        """The reason to ask for no more, if ``expected`` open proposals will be measured; None to go on."""
+        """The reason to ask for no more, if ``expected`` open proposals will be measured; None to go on.
+        Recorded trials that were not proposed again yet are part of the budget."""
         search, request = self._search, self._context.request
-        if search.measured + expected >= search.budget:
+        recorded = sum(trial.outcome in MEASURED for trial in self._known.values())
+        if search.measured + recorded + expected >= search.budget:
             return BUDGET
         if search.asked >= ASKS_PER_TRIAL * search.budget:
             return FAILURES

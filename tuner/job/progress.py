@@ -69,6 +69,12 @@ class ProgressTracker:
         return [trial for trial in measured if timed(trial).method == timed(proposed[-1]).method]
 
     @property
+    def incomparable(self) -> list[Trial]:
+        """The measured trials of other methods."""
+        methods = {timed(trial).method for trial in self.comparable}
+        return [trial for trial in self.trials if trial.timing and trial.timing.method not in methods]
+
+    @property
     def best(self) -> Trial | None:
         """The fastest complete trial."""
         complete = [trial for trial in self.comparable if trial.outcome is Outcome.OK]

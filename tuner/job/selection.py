@@ -7,16 +7,18 @@ and the vendor library then run a head-to-head. Its samples took no part in choo
 reported speed-up. At the power limit each candidate has one sample in a race, the mean of a whole second. The
 stored winner of the problem takes part in the final, so that one race compares it with its challengers. A
 final or head-to-head that others disturbed runs again, as long as the job may wait for a quiet device. A
-quick job has a short head-to-head of its fastest trial alone, in bursts where power may limit the device. If
-another job stored a winner meanwhile, the races run again with that one, at most ``SELECTIONS`` times.
+winner whose head-to-head fails twice, or that fails alone, gives way to the other candidates. A quick job has
+a short head-to-head of its fastest trial alone, in bursts where power may limit the device. If another job
+stored a winner meanwhile, the races run again with that one, at most ``SELECTIONS`` times.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
@@ -114,7 +116,7 @@ def select_winner(
     the job was cancelled.
 
     Raises:
-        WorkerDied, WorkerTimeout, LaunchError: a race failed although every candidate runs alone.
+        WorkerDied, WorkerTimeout, LaunchError: a final failed twice, or the head-to-heads of all candidates.
     """
     try:
         return _select_winner(context, tracker, stored)
@@ -127,39 +129,59 @@ def select_winner(
 def _select_winner(
     context: JobContext, tracker: ProgressTracker, before: BestConfig | None
 ) -> BestConfig | None:
-    candidates = _candidates(context, tracker)
+    shortlists = _shortlists(context, tracker)
+    candidates = next(shortlists, [])
     if not candidates or context.cancelled.is_set():
         return None
+    # NOTE: a device where no race works would otherwise race every kernel of the job.
+    further = itertools.islice(shortlists, 1)
     if context.request.level is Level.QUICK:
-        return _quick(context, candidates)
+        return _quick(context, candidates, further)
     stored = _stored_winner(context, candidates, before)
     if stored:
         tracker.artifacts[stored.artifact.digest] = stored.artifact
     if stored and stored not in candidates:
         candidates.append(stored)
-    return _decided(context, candidates, stored)
+    return _decided(context, candidates, stored, further)
 
 
-def _quick(context: JobContext, candidates: list[Candidate]) -> BestConfig:
-    """The result of a head-to-head of the fastest candidate that runs in one."""
+def _quick(
+    context: JobContext, candidates: list[Candidate], further: Iterator[list[Candidate]]
+) -> BestConfig:
+    """The result of a head-to-head of the fastest candidate that runs in one; ``further`` follow."""
     fastest, *others = candidates
     try:
         return best_config(context, FinalResult(fastest, ()), _race(context, [fastest], QUICK))
     except (WorkerError, LaunchError):
+        others = others or next(further, [])
         if not others or context.cancelled.is_set():
             raise
-    return _quick(context, others)
+    return _quick(context, others, further)
 
 
-def _decided(context: JobContext, candidates: list[Candidate], stored: Candidate | None) -> BestConfig | None:
+def _decided(
+    context: JobContext,
+    candidates: list[Candidate],
+    stored: Candidate | None,
+    further: Iterator[list[Candidate]],
+) -> BestConfig | None:
     """The result of a final and a head-to-head; None if the job was cancelled. Both run again if other
-    processes disturbed them, until the device was quiet or ``quiet_wait_s`` seconds are over."""
+    processes disturbed them, until the device was quiet or ``quiet_wait_s`` seconds are over. They also run
+    again without a winner whose head-to-head failed, and with ``further`` candidates if it was the last."""
     ends: float | None = None
     while not context.cancelled.is_set():
         won = _final(context, candidates, stored)
         if context.cancelled.is_set():
             break
-        best = best_config(context, won, _race(context, [won.winner], HEAD_TO_HEAD))
+        try:
+            _, samples = _raced(context, [won.winner], HEAD_TO_HEAD)
+        except (WorkerError, LaunchError) as error:
+            candidates = [one for one in candidates if one is not won.winner] or next(further, [])
+            if not candidates or context.cancelled.is_set():
+                raise
+            _log.info("job %s: %s has no head-to-head: %s", context.job_id, won.winner.config, error)
+            continue
+        best = best_config(context, won, samples)
         ends = ends or time.monotonic() + context.quiet_wait_s
         if not best.timing.disturbed or time.monotonic() >= ends:
             return best
@@ -187,19 +209,16 @@ def _stored_winner(
     return Candidate(trial, artifact) if trial.outcome is Outcome.OK else None
 
 
-def _candidates(context: JobContext, tracker: ProgressTracker) -> list[Candidate]:
-    """The shortlist with its kernels; kernels that an interrupted run measured are built again.
-
-    If no kernel of the shortlist builds and computes the right result, the next fastest trials follow.
+def _shortlists(context: JobContext, tracker: ProgressTracker) -> Iterator[list[Candidate]]:
+    """Yield the shortlist with its kernels, then that of the trials left, and so on; without those of which
+    no kernel builds and computes the right result. Kernels that an interrupted run measured are built again.
     """
     trials, loads = tracker.trials, loads_at_the_limit(context.problem, context.device)
-    while chosen := shortlist(trials, loads):
-        candidates = _with_kernels(context, tracker, chosen)
-        if candidates or context.cancelled.is_set():
-            return candidates
+    while (chosen := shortlist(trials, loads)) and not context.cancelled.is_set():
+        if candidates := _with_kernels(context, tracker, chosen):
+            yield candidates
         kernels = {trial.artifact for trial in chosen}
         trials = [trial for trial in trials if trial.artifact not in kernels]
-    return []
 
 
 def _with_kernels(context: JobContext, tracker: ProgressTracker, chosen: Sequence[Trial]) -> list[Candidate]:
@@ -221,9 +240,11 @@ def _with_kernels(context: JobContext, tracker: ProgressTracker, chosen: Sequenc
 
 
 def _is_quarantined(context: JobContext, trial: Trial) -> bool:
-    """Whether the kernel of a trial broke a device since."""
-    was = trial.provenance
-    return was is not None and context.recorder.why_quarantined(trial.config, was) is not None
+    """Whether the kernel of a trial broke a device since, with today's driver."""
+    if trial.provenance is None:
+        return False
+    today = dataclasses.replace(trial.provenance, driver=context.bench.driver)
+    return context.recorder.why_quarantined(trial.config, today) is not None
 
 
 def _rebuilt(context: JobContext, trial: Trial, artifact: Artifact | None) -> Candidate | None:
@@ -309,6 +330,7 @@ def _race(context: JobContext, candidates: Sequence[Candidate], stage: Stage) ->
         context.problem,
         rules,
         context.trial_timeout_s * (len(candidates) + 1) + SLACK * round_s * rules.rounds,
+        context.cancelled,
     )
 
 

@@ -24,8 +24,8 @@ def shortlist(trials: Sequence[Trial], loads: Callable[[Trial], int] | None = No
 
     Where power may limit the device there are 2: the fastest one, and of those within 3 % the one that loads
     the fewest bytes, as bursts do not show what a kernel's power costs it
-    (benchmarks/lab/2026-11-30-sparing-finalists.md). Times of different methods do not compare. So a job that
-    another release began has as many of each method, the latest first.
+    (benchmarks/lab/2026-11-30-sparing-candidates.md). Times of different methods do not compare. So a job
+    that another release began has as many of each method, the latest first.
 
     Args:
         loads: see :func:`loads_at_the_limit`.

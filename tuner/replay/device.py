@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -172,10 +173,15 @@ class ReplayBench:
         )
 
     def race(
-        self, artifacts: Sequence[Artifact], problem: GemmProblem, rules: RaceRules, timeout_s: float
+        self,
+        artifacts: Sequence[Artifact],
+        problem: GemmProblem,
+        rules: RaceRules,
+        timeout_s: float,
+        cancelled: threading.Event | None = None,
     ) -> RaceSamples:
         """Independent samples of each candidate; another seed gives another race, and none is dropped."""
-        del problem, timeout_s
+        del problem, timeout_s, cancelled
         candidates = [*map(row_of, artifacts), *[self._best] * rules.vendor]
         samplers = [self._sampler(row, 1, rules.seed, place) for place, row in enumerate(candidates)]
         return RaceSamples(

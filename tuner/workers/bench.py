@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
 import platform
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernels.base.tile_hint import TileHint
@@ -22,8 +24,19 @@ from tuner.devices.base import Conditions
 from tuner.measure.interference import LIMITS
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.timing import FEWEST_SAMPLES, slowest_s
+from tuner.workers.frames import Frame
 from tuner.workers.gemm import GemmRun
-from tuner.workers.process import WorkerBusy, WorkerDied, WorkerProcess, WorkerTimeout, python
+from tuner.workers.process import (
+    KILLED,
+    WorkerBusy,
+    WorkerDied,
+    WorkerError,
+    WorkerNotStarted,
+    WorkerProcess,
+    WorkerTimeout,
+    python,
+    was_killed,
+)
 from tuner.workers.recovery import DeviceSetAside, Recovery, gpu_state
 from tuner.workers.shared_memory import Region
 
@@ -33,13 +46,16 @@ _GEMM_TIMEOUT_S = 30.0
 _RACE_STARTS = 10
 _LOOK_AGAIN_S = 10.0
 _REHEARSAL_TIMEOUT_S = 120.0
-_KILLED = "SIGKILL"
 # The signals with which a kernel can kill its process; SIGBUS is left out: a full disk or /dev/shm causes it.
 _CRASHES = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGABRT")
 
 
 class DeviceBusy(TilewrightError):
     """The device was in use until the wait ended; try again later."""
+
+
+class RaceCancelled(WorkerError):
+    """The caller cancelled a race; it ended between two slices."""
 
 
 class Bench:
@@ -61,15 +77,16 @@ class Bench:
         """Start the device's process. ``recovery`` watches a device other than a GPU.
 
         Raises:
-            DeviceUnavailable: the machine has no such device, or its libraries are missing.
-            WorkerDied, WorkerTimeout: the process did not start.
+            DeviceUnavailable: the machine has no such device, its libraries are missing, or the process does
+                not start.
         """
         self.name = device_name
         command = python("-m", "tuner.workers.device_worker", "--device", device_name)
         self._recovery, self.used = recovery, 0.0
         self._alone_at = -math.inf
         self._process = WorkerProcess(command, self._check_back)
-        hello = self._process.greeting()
+        with self._needed():
+            hello = self._process.greeting()
         self.spec = DeviceSpec.from_dict(hello["spec"])
         self.driver = str(hello["driver"])
         self.identity = str(hello["identity"])
@@ -139,9 +156,9 @@ class Bench:
 
         Raises:
             DeviceSetAside: they still do after some seconds.
-            DeviceUnavailable, WorkerDied, WorkerTimeout: the process did not start.
+            DeviceUnavailable: the process does not start.
         """
-        self._process.greeting()
+        self.come_back()
         if self._recovery and (pid := self._process.pid):
             self._recovery.look(pid)
 
@@ -150,9 +167,10 @@ class Bench:
 
         Raises:
             DeviceSetAside: the device is not back yet.
-            DeviceUnavailable, WorkerDied, WorkerTimeout: the process did not start.
+            DeviceUnavailable: the process does not start.
         """
-        self._process.greeting()
+        with self._needed():
+            self._process.greeting()
 
     def release(self) -> None:
         """Use a device that is set aside as it is."""
@@ -189,6 +207,9 @@ class Bench:
             timeout_s: seconds after which the result is ``timeout``. A crash gives ``launch_error``. Either
                 runs a second time, in a new process, which tells whether it is the config's ``own_fault``.
             fewest_samples: samples of an artifact that is not pruned, at least.
+
+        Raises:
+            DeviceUnavailable: the process does not start, or a library is missing.
         """
         header = {"op": "trial", "problem": problem.to_dict(), "incumbent_us": incumbent_us}
         header |= {"fewest_samples": fewest_samples}
@@ -199,14 +220,14 @@ class Bench:
         # stands still looks like a hang: only what happens again in a new process is the config's doing.
         try:
             again = self._try(header, artifact, timeout_s)
-        except DeviceSetAside:  # which its machine may be to blame for
+        except DeviceUnavailable:  # which its machine may be to blame for
             return dataclasses.replace(result, own_fault=False)
         return dataclasses.replace(result, own_fault=bool(again.own_fault))
 
     def _try(self, header: dict[str, Any], artifact: Artifact, timeout_s: float) -> TrialResult:
         """The result of one run; ``own_fault`` of a crash or a hang says that a kernel can have caused it."""
         try:
-            reply = self._process.call(header, [artifact.to_bytes()], timeout_s=timeout_s)
+            reply = self._call(header, [artifact.to_bytes()], timeout_s=timeout_s)
         except WorkerTimeout as error:
             return TrialResult(outcome=Outcome.TIMEOUT, message=str(error), own_fault=True)
         except WorkerDied as error:
@@ -222,11 +243,16 @@ class Bench:
             WorkerDied, WorkerTimeout, LaunchError: the library broke the device's process.
         """
         header = {"op": "tile_hints", "problem": problem.to_dict()}
-        reply = self._process.call(header, timeout_s=timeout_s)
+        reply = self._call(header, timeout_s=timeout_s)
         return [decode(TileHint, hint) for hint in reply.header["tile_hints"]]
 
     def race(
-        self, artifacts: Sequence[Artifact], problem: GemmProblem, rules: RaceRules, timeout_s: float
+        self,
+        artifacts: Sequence[Artifact],
+        problem: GemmProblem,
+        rules: RaceRules,
+        timeout_s: float,
+        cancelled: threading.Event | None = None,
     ) -> RaceSamples:
         """The samples of a race of artifacts, with the vendor library as the last candidate if it takes part.
 
@@ -235,14 +261,16 @@ class Bench:
 
         Raises:
             WorkerDied, WorkerTimeout, LaunchError: a candidate broke the device's process.
+            DeviceUnavailable: the process does not start, or a library is missing.
+            RaceCancelled: ``cancelled`` was set, which is looked at between two slices.
         """
         header = {"op": "race", "problem": problem.to_dict(), "rules": encode(rules)}
         payloads, hidden = [artifact.to_bytes() for artifact in artifacts], self._hidden()
         for _ in range(_RACE_STARTS):
             try:
-                samples = self._race_once(header, payloads, timeout_s)
+                samples = self._race_once(header, payloads, timeout_s, cancelled)
             except WorkerDied as error:
-                if error.cause != _KILLED:
+                if not was_killed(error):
                     raise
             else:
                 if samples:
@@ -251,15 +279,21 @@ class Bench:
         reason = (
             f"the device's process was killed during a race, or by requests in between, {_RACE_STARTS} times"
         )
-        raise WorkerDied(f"{reason}; tune again", _KILLED)
+        raise WorkerDied(f"{reason}; tune again", KILLED)
 
     def _race_once(
-        self, header: dict[str, Any], payloads: Sequence[bytes], timeout_s: float
+        self,
+        header: dict[str, Any],
+        payloads: Sequence[bytes],
+        timeout_s: float,
+        cancelled: threading.Event | None,
     ) -> RaceSamples | None:
         """A whole race; None if its process ended between two slices."""
-        reply = self._process.call({**header, "resume": False}, payloads, timeout_s=timeout_s)
+        reply = self._call({**header, "resume": False}, payloads, timeout_s=timeout_s)
         while reply.header["state"] == "open":
-            reply = self._process.call({"op": "race", "resume": True}, timeout_s=timeout_s)
+            if cancelled and cancelled.is_set():
+                raise RaceCancelled("the job was cancelled during a race")
+            reply = self._call({"op": "race", "resume": True}, timeout_s=timeout_s)
         return decode(RaceSamples, reply.header["samples"]) if reply.header["state"] == "done" else None
 
     def rehearse(self, dtype: DType) -> None:
@@ -270,7 +304,7 @@ class Bench:
             DeviceUnavailable: a library is missing.
             WorkerDied, WorkerTimeout, LaunchError: the device failed.
         """
-        self._process.call({"op": "rehearse", "dtype": dtype.value}, timeout_s=_REHEARSAL_TIMEOUT_S)
+        self._call({"op": "rehearse", "dtype": dtype.value}, timeout_s=_REHEARSAL_TIMEOUT_S)
 
     def conditions(self) -> Conditions:
         """Highest clock, power limit and temperature of the device now.
@@ -278,7 +312,7 @@ class Bench:
         Raises:
             WorkerDied, WorkerTimeout: the device failed.
         """
-        reply = self._process.call({"op": "conditions"}, timeout_s=_GEMM_TIMEOUT_S)
+        reply = self._call({"op": "conditions"}, timeout_s=_GEMM_TIMEOUT_S)
         return decode(Conditions, reply.header["conditions"])
 
     def gemm(
@@ -307,7 +341,7 @@ class Bench:
         timeout_s = _GEMM_TIMEOUT_S + slowest_s(problem, self.spec)
         self.used = time.monotonic()
         try:
-            reply = self._process.call(header, payloads, timeout_s=timeout_s, wait_s=wait_s)
+            reply = self._call(header, payloads, timeout_s=timeout_s, wait_s=wait_s)
         except WorkerBusy as error:
             raise DeviceBusy(f"{self.name} was not free within {wait_s:g} s; try again later") from error
         return decode(GemmRun, reply.header["run"])
@@ -315,6 +349,26 @@ class Bench:
     def close(self) -> None:
         """End the device's process."""
         self._process.close()
+
+    def _call(
+        self,
+        header: dict[str, Any],
+        payloads: Sequence[bytes] = (),
+        *,
+        timeout_s: float,
+        wait_s: float | None = None,
+    ) -> Frame:
+        with self._needed():
+            return self._process.call(header, payloads, timeout_s=timeout_s, wait_s=wait_s)
+
+    @contextlib.contextmanager
+    def _needed(self) -> Iterator[None]:
+        """A process that does not start is the device's fault, not that of the kernel it was started for."""
+        try:
+            yield
+        except WorkerNotStarted as error:
+            reason = f"the process of {self.name} does not start: {error}"
+            raise DeviceUnavailable(f"{reason}; 'tilewright doctor' there says what is missing") from error
 
 
 def _neighbours(spec: DeviceSpec, identity: str) -> Any:

@@ -20,9 +20,9 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome
-from tuner.workers.process import WorkerDied, WorkerProcess, WorkerTimeout, python
+from tuner.workers.process import WorkerDied, WorkerProcess, WorkerTimeout, python, was_killed
 
-_STARTS = 3
+_CACHE_HIT_S = 0.1  # an artifact from the cache takes less, a compilation more
 _MEMORY_BYTES = 2 * 2**30  # NOTE: ten times what a compilation of the largest kernels takes
 
 
@@ -75,7 +75,8 @@ class Builder:
     """A first-in first-out queue in front of compile processes.
 
     A crash of the compiler or a need for more than ``memory_bytes`` of memory gives ``compile_error``, a hang
-    ``timeout``, for its own config only. A missing compiler or a programming error is raised by the future.
+    ``timeout``, for its own config only. The future raises a missing compiler, a programming error, and a
+    :meth:`close` in the middle.
 
     Attributes:
         processes: how many configs compile at once.
@@ -94,6 +95,7 @@ class Builder:
         self._limit = limit or CompileLimit()
         self._seconds: collections.deque[float] = collections.deque(maxlen=200)
         self._closed = False
+        self._lock = threading.Lock()  # nothing is queued once the builder is closed
         self._processes = [compile_process(cache_folder, cache_bytes, memory_bytes) for _ in range(processes)]
         self._threads = [
             threading.Thread(target=self._work, args=(process,), name="compile", daemon=True)
@@ -106,15 +108,17 @@ class Builder:
         self, family_name: str, config: Config, problem: GemmProblem, device: DeviceSpec
     ) -> Future[Compiled]:
         """Queue a valid config; a future that is cancelled before it starts is skipped."""
-        if self._closed:
-            raise RuntimeError("the builder was closed")
         job = _Job(compile_request(family_name, config, problem, device), Future())
-        self._queue.put(job)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the builder was closed")
+            self._queue.put(job)
         return job.future
 
     def close(self) -> None:
         """Cancel queued compilations, kill running ones, and wait for the processes to end."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         self._drain()
         for _ in self._threads:
             self._queue.put(None)
@@ -144,7 +148,8 @@ class Builder:
 
     def _compile(self, process: WorkerProcess, request: dict[str, Any]) -> Compiled:
         compiled = self.compile(process, request, self._limit.after(list(self._seconds)))
-        self._seconds.append(compiled.seconds)
+        if compiled.seconds > _CACHE_HIT_S:
+            self._seconds.append(compiled.seconds)
         return compiled
 
     def compile(self, process: WorkerProcess, request: dict[str, Any], limit_s: float) -> Compiled:
@@ -171,36 +176,24 @@ def compile_process(cache_folder: Path, cache_bytes: int, memory_bytes: int = _M
     return WorkerProcess(python("-m", "tuner.workers.compile_worker", *cache, *memory))
 
 
-def compile_in(process: WorkerProcess, request: dict[str, Any], limit_s: float) -> Compiled:
-    """What a process makes of a :func:`compile_request` within ``limit_s`` seconds, else it is killed.
+def compile_in(process: WorkerProcess, request: dict[str, Any], limit_s: float, tries: int = 2) -> Compiled:
+    """What a process makes of a :func:`compile_request` within ``limit_s`` seconds, else it is killed. If
+    others kill it, the request compiles again, ``tries`` times in all.
 
     Raises:
         DeviceUnavailable: the compiler is not installed.
-        WorkerDied, WorkerTimeout: the process does not start.
-        RuntimeError: a programming error.
+        WorkerNotStarted: the process does not start.
+        RuntimeError: a programming error, or the process was closed.
     """
-    _start(process)
+    process.greeting()  # its start is not a part of the compilation
     start = time.perf_counter()
     try:
         reply = process.call(request, timeout_s=limit_s)
     except (CompileError, WorkerDied, WorkerTimeout) as error:
+        if tries > 1 and was_killed(error):
+            return compile_in(process, request, limit_s, tries - 1)
         return _failed(error, time.perf_counter() - start)
     return _judged(Artifact.from_bytes(reply.payloads[0]), time.perf_counter() - start)
-
-
-def _start(process: WorkerProcess) -> None:
-    """Start a compile process if none runs, again if it is killed before it has a config.
-
-    Raises:
-        WorkerDied, WorkerTimeout, TilewrightError: the process does not start.
-    """
-    for _ in range(_STARTS - 1):
-        try:
-            process.greeting()
-        except WorkerDied:
-            continue
-        return
-    process.greeting()
 
 
 def _failed(error: CompileError | WorkerDied | WorkerTimeout, seconds: float) -> Compiled:

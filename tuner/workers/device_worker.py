@@ -72,6 +72,8 @@ class DeviceServer:
         """
         if self._race is None:  # its kernels must stay loaded
             self._kernels.trim(_KEPT_KERNELS)
+        if request.header["op"] != "race":
+            self._disturbed = True
         with self._launch_errors():
             self._gemms.trim()
             return self._operations[request.header["op"]](request)
@@ -189,7 +191,6 @@ class DeviceServer:
     def _gemm(self, request: Frame) -> Frame:
         header = request.header
         problem = GemmProblem.from_dict(header["problem"])
-        self._disturbed = True
         kernel = self._kernels.get(request.payloads[0]) if request.payloads else None
         regions = {name: decode(Region, fields) for name, fields in header["regions"].items()}
         scalars = (header["alpha"], header["beta"])

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import contextlib
-import functools
 import logging
-import os
-import signal
-import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any
+from typing import Any
 
 from kernels.base.spec import CompileError
-from kernels.compiler.cc import remove_folders
 from tilewright.errors import (
     ArtifactError,
     DeviceUnavailable,
@@ -27,134 +21,14 @@ from tilewright.errors import (
     PreconditionFailed,
     TilewrightError,
 )
-from tuner.workers.fair_lock import FairLock
-from tuner.workers.frames import Channel, ChannelTimeout, Frame, FrameError
+from tuner.workers.child import Child
+from tuner.workers.frames import ChannelTimeout, Frame, FrameError
 
-_REAP_TIMEOUT_S = 60.0
-_TAIL_CHUNKS = 64
-_TAIL_CHARACTERS = 4000
-_log = logging.getLogger("tilewright.workers")
-
-# NOTE: after each product OpenBLAS keeps idle threads spinning for tens of milliseconds, on the cores that
-# the next candidate of a race needs: a two-thread kernel is then measured twice as slow.
-# CuPy's reductions through CUB cost six seconds of compiling at the first use on a machine, its own 0.2 s.
-_ENVIRONMENT = {"OPENBLAS_THREAD_TIMEOUT": "4", "CUPY_ACCELERATORS": ""}
-
-
-class Child:
-    """A running process in a session of its own; the end of its output is kept."""
-
-    def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
-        self._process = process
-        self.channel = channel
-        self.greeting: dict[str, Any] = {}
-        self._printed: collections.deque[bytes] = collections.deque(maxlen=_TAIL_CHUNKS)
-        self._reader = threading.Thread(target=self._collect, daemon=True)
-        self._reader.start()
-
-    @classmethod
-    def spawn(cls, argv: Sequence[str]) -> Child:
-        """Start ``argv`` with ``--pipes=READ,WRITE`` added."""
-        request_read, request_write = os.pipe()
-        reply_read, reply_write = os.pipe()
-        try:
-            pipes = f"--pipes={request_read},{reply_write}"
-            start = functools.partial(_popen, [*argv, pipes], (request_read, reply_write))
-            process = _spawner().submit(start).result()
-        finally:
-            os.close(request_read)
-            os.close(reply_write)
-        return cls(process, Channel(reply_read, request_write))
-
-    @property
-    def pid(self) -> int:
-        """The process id, which is also that of its group."""
-        return self._process.pid
-
-    @property
-    def exited(self) -> bool:
-        """Whether it has ended; it is not reaped here, so that its process id stays unique."""
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-    def finish(self, timeout_s: float) -> None:
-        """Close the request pipe, wait ``timeout_s`` seconds for the process to end, then kill it."""
-        self.channel.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout_s)
-        if self._process.returncode is None:
-            self._kill_group()
-        self._reap()
-
-    def kill(self) -> None:
-        """Kill the process with its children, reap it and remove the files of its compiler; an exit status
-        that it had already is kept."""
-        self._kill_group()
-        self._reap()
-        self.channel.close()
-        remove_folders(self.pid)
-
-    def interrupt(self) -> None:
-        """Kill the process while another thread waits for its answer; that thread will reap it."""
-        self._process.kill()
-
-    def cause(self) -> str:
-        """The signal or exit code of the reaped process, in words."""
-        status = self._process.returncode
-        if status >= 0:
-            return f"exit code {status}"
-        # NOTE: most real-time signals have no name.
-        return signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-
-    def tail(self) -> str:
-        """The end of the process's output; empty if it printed nothing."""
-        return b"".join(self._printed).decode(errors="replace").strip()[-_TAIL_CHARACTERS:]
-
-    def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    def _reap(self) -> None:
-        try:
-            self._process.wait(_REAP_TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
-            raise DeviceUnavailable(
-                f"process {self._process.pid} cannot be killed: its driver is stuck; reset the device"
-            ) from error
-        self._reader.join(1.0)
-
-    def _collect(self) -> None:
-        with _stdout(self._process) as printed:
-            while chunk := os.read(printed.fileno(), 1024):
-                self._printed.append(chunk)
-
-
-def _popen(argv: list[str], fds: tuple[int, int]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        pass_fds=fds,
-        start_new_session=True,
-        env={**os.environ, **_ENVIRONMENT},
-    )
-
-
-@functools.cache
-def _spawner() -> concurrent.futures.ThreadPoolExecutor:
-    # NOTE: the parent-death signal fires when the *thread* that started the child ends, so all
-    # children are started by one thread that lives as long as this process.
-    return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="spawner")
-
-
-def _stdout(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    if process.stdout is None:
-        raise RuntimeError("the process was started without a pipe for its output")
-    return process.stdout
-
-
+KILLED = "SIGKILL"
+_STARTS = 3
 _START_TIMEOUT_S = 120.0
 _CLOSE_TIMEOUT_S = 2.0
+_log = logging.getLogger("tilewright.workers")
 
 
 def python(*arguments: str) -> list[str]:
@@ -182,8 +56,59 @@ class WorkerTimeout(WorkerError):
     """The process did not answer in time and was killed."""
 
 
+class WorkerNotStarted(WorkerError):
+    """The process died or hung before it was ready for its first call."""
+
+
 class WorkerBusy(WorkerError):
     """The process was still busy with earlier calls when the wait ended."""
+
+
+def was_killed(error: Exception) -> bool:
+    """Whether a process ended because others killed it, as the OOM killer does."""
+    return isinstance(error, WorkerDied) and error.cause == KILLED
+
+
+class FairLock:
+    """A fair mutex: first come, first served, so that a short request waits only for requests before it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._taken = False
+        self._waiting: collections.deque[threading.Event] = collections.deque()
+
+    def acquire(self, timeout_s: float | None = None) -> bool:
+        """Take the lock; False if that takes longer than ``timeout_s`` seconds (None: no limit)."""
+        mine = threading.Event()
+        with self._guard:
+            if not self._taken:
+                self._taken = True
+                return True
+            self._waiting.append(mine)
+        try:
+            if mine.wait(timeout_s):
+                return True
+        except BaseException:  # such as KeyboardInterrupt: else the lock would go to a thread that left
+            if self._withdraw(mine):
+                self.release()
+            raise
+        return self._withdraw(mine)
+
+    def _withdraw(self, mine: threading.Event) -> bool:
+        """Stop waiting; True if the lock was handed over before."""
+        with self._guard:
+            if mine.is_set():
+                return True
+            self._waiting.remove(mine)
+            return False
+
+    def release(self) -> None:
+        """Hand the lock to the thread that has waited longest."""
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._taken = False
 
 
 class WorkerProcess:
@@ -230,7 +155,7 @@ class WorkerProcess:
         """The data that the process sent when it was ready; starts it if needed.
 
         Raises:
-            WorkerDied, WorkerTimeout, TilewrightError: it could not start.
+            WorkerNotStarted, TilewrightError: it could not start.
         """
         with self._exclusive(None):
             return self._running().greeting
@@ -251,6 +176,7 @@ class WorkerProcess:
 
         Raises:
             WorkerBusy: earlier calls took longer than ``wait_s`` seconds.
+            WorkerNotStarted: no process runs and none could start.
             WorkerDied: the process ended; the message names the signal, and the log has its last output.
             WorkerTimeout: no reply within ``timeout_s`` seconds; the process was killed.
             TilewrightError: the process refused; the error has its own class.
@@ -291,30 +217,47 @@ class WorkerProcess:
         if not self._call_lock.acquire(wait_s):
             raise WorkerBusy(f"still busy after {wait_s:g} s; try again later or wait longer")
         try:
-            if self._closed:
-                raise RuntimeError("the worker process was closed")
+            self._check_open()
             yield
         finally:
             self._call_lock.release()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the worker process was closed")
+
     def _running(self) -> Child:
         if self._child and self._child.exited:
             self._discard(self._child, "died")
-        if self._child is None:
-            if self._lost:
-                self._check_back(self._lost_pid)
-                self._restarts[self._lost] += 1
-            self._child = Child.spawn(self._argv)
-            ready = self._exchange(self._child, None, _START_TIMEOUT_S)
-            if ready.header["kind"] != "ready":
-                self._discard(self._child, "gave-up")
-                raise_refusal(ready.header)
-            self._child.greeting = ready.header
-        return self._child
+        return self._child or self._started()
+
+    def _started(self, tries: int = _STARTS) -> Child:
+        """A new process that is ready; one that others kill before is started again."""
+        try:
+            return self._start()
+        except (WorkerDied, WorkerTimeout) as error:
+            self._check_open()
+            if tries > 1 and was_killed(error):
+                return self._started(tries - 1)
+            raise WorkerNotStarted(str(error)) from error
+
+    def _start(self) -> Child:
+        if self._lost:
+            self._check_back(self._lost_pid)
+            self._check_open()
+            self._restarts[self._lost] += 1
+        self._child = child = Child.spawn(self._argv)
+        ready = self._exchange(child, None, _START_TIMEOUT_S)
+        if ready.header["kind"] != "ready":
+            self._discard(child, "gave-up")
+            raise_refusal(ready.header)
+        child.greeting = ready.header
+        return child
 
     def _exchange(self, child: Child, request: Frame | None, timeout_s: float) -> Frame:
         deadline = time.monotonic() + timeout_s
         try:
+            self._check_open()  # NOTE: close() may have looked before there was a process to kill
             if request:
                 child.channel.send(request, deadline)
             return child.channel.receive(deadline)

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from service.engine import device_queue
 from service.engine.engine import LocalEngine
 from service.engine.health import Trouble
 from service.settings import Settings
+from tilewright.errors import DeviceUnavailable
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tuner.devices.base import GpuState
@@ -163,6 +165,29 @@ def test_a_device_set_aside_goes_on_where_its_job_cannot_be_given_back(
         assert all(turns.acquire(timeout=10) for _ in range(3))
         wait_for(lambda: queue.health().trouble is Trouble.SET_ASIDE)
     wait_for(lambda: queue.health().ok)
+
+
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+def test_a_device_that_does_not_start_takes_no_job(
+    store: Store, here: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = here.engine.queues["host"]
+    wait_for(lambda: queue.health().ok)
+
+    def dead() -> None:
+        raise DeviceUnavailable("the process of host does not start")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.bench, "come_back", dead)
+        wait_for(lambda: queue.health().trouble is Trouble.FAILED)
+        request = TuneRequest(GemmProblem(48, 48, 48, "float32", "nn"), max_trials=2)
+        with store.begin() as session:
+            job_id = jobs.submit(session, request, queue.bench.spec)[0].id
+        here.engine.wake()
+        time.sleep(0.5)
+        assert job(store, job_id).status is JobStatus.QUEUED
+        assert "does not start" in queue.health().reason
+    wait_for(lambda: job(store, job_id).status is JobStatus.SUCCEEDED, 120)
 
 
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)

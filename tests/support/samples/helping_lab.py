@@ -52,6 +52,9 @@ class TimedBench(LabBench):
     def look(self) -> None:
         pass
 
+    def come_back(self) -> None:
+        pass
+
     def rehearse(self, dtype: DType) -> None:
         del dtype
 

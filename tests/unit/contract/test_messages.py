@@ -37,6 +37,7 @@ CLASSES = {
     "CompileError": "the outcome of one trial; carries the compiler's own log",
     "WorkerDied": "the outcome of one trial, or told as device-failed, whose title says what to do",
     "WorkerTimeout": "as WorkerDied",
+    "RaceCancelled": "caught: the job is cancelled",
     "JobTaken": "ends the work on a job that another service has",
     "DemoFailed": "what the demo found wrong with this installation",
 }

@@ -11,7 +11,8 @@ from tune_lab import Lab, config_of
 
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
-from tilewright.schema.trial import Outcome
+from tilewright.schema.config import Config
+from tilewright.schema.trial import Outcome, Provenance
 from tuner.workers.process import WorkerDied
 
 
@@ -89,3 +90,27 @@ def test_who_breaks_the_race_by_its_own_fault_is_quarantined(own_fault: bool) ->
     lab.bench.trial = told  # type: ignore[method-assign]
     assert lab.tune(max_trials=20) is not None
     assert list(lab.recorder.quarantined) == ([config_of(broken[0])] if own_fault else [])
+
+
+@pytest.mark.parametrize("broke_today", [True, False])
+def test_a_resumed_job_leaves_out_what_breaks_a_device_with_the_driver_of_today(broke_today: bool) -> None:
+    whole = Lab()
+    best = whole.tune(max_trials=20)
+    assert best is not None
+    lab = Lab(
+        [
+            dataclasses.replace(one, provenance=dataclasses.replace(one.provenance, driver="old driver"))
+            for one in whole.recorder.kept
+            if one.provenance
+        ]
+    )
+    driver = lab.bench.driver if broke_today else "old driver"
+
+    def why_quarantined(config: Config, today: Provenance) -> str | None:
+        return "it hung" if (config, today.driver) == (best.config, driver) else None
+
+    lab.recorder.why_quarantined = why_quarantined  # type: ignore[method-assign]
+    other = lab.tune(max_trials=20)
+    assert other is not None
+    assert (other.config == best.config) is not broke_today
+    assert any(str(best.config) in candidates for candidates in lab.bench.races) is not broke_today

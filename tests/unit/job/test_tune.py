@@ -385,3 +385,21 @@ def test_a_job_with_gaps_resumes_with_what_was_recorded(lost: tuple[int, ...], s
     assert len({one.config for one in trials}) == 30
     last = resumed.recorder.progress[-1]
     assert (last.measured, last.stopped) == (30, "budget spent")
+
+
+@pytest.mark.parametrize("spec", [DEVICE, CUDA_DEVICE])
+@pytest.mark.parametrize(("budget", "wrong"), [(24, 0), (26, 0), (26, 1), (26, 5), (26, 9), (36, 3)])
+def test_a_job_with_gaps_measures_no_more_than_its_budget(budget: int, wrong: int, spec: DeviceSpec) -> None:
+    whole = Lab(spec=spec)
+    whole.tune(max_trials=30)
+    kept = [one for one in whole.recorder.kept if not 5 <= one.number <= 10]
+    resumed = Lab(kept, spec=spec)
+    resumed.bench.on_trial = lambda _text: (
+        Outcome.WRONG_RESULT if len(resumed.recorder.kept) < len(kept) + wrong else Outcome.OK
+    )
+    resumed.tune(max_trials=budget)
+    trials = resumed.recorder.kept
+    assert len(trials) == budget + wrong * (budget > 24)
+    assert len({one.number for one in trials}) == len({one.config for one in trials}) == len(trials)
+    last = resumed.recorder.progress[-1]
+    assert (last.measured, last.stopped) == (budget, "budget spent")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tuner.workers.fair_lock import FairLock
+from tuner.workers.process import FairLock
 
 
 def wait_for_waiters(lock: FairLock, count: int) -> None:
