@@ -16,7 +16,17 @@ from benchmarks.common.shapes import HELD_OUT, SUITE, Shape, ShapesError, select
 from benchmarks.fleet.run import FleetOptions, run_fleet
 from benchmarks.ladder import report as ladder_report
 from benchmarks.ladder.run import LadderRequest, run_ladder
-from benchmarks.mma.run import LAYOUTS, MOST_CONFIGS, SHAPES, TYPES, MmaRequest, problems, run_mma, summary
+from benchmarks.mma.run import (
+    LAYOUTS,
+    MOST_CONFIGS,
+    SHAPES,
+    TYPES,
+    MmaRequest,
+    WrongWord,
+    problems,
+    run_mma,
+    summary,
+)
 from benchmarks.models.files import samples_path
 from benchmarks.models.files import summary as summary_of
 from benchmarks.models.model import WEIGHTS, ModelRequest, run_model
@@ -137,8 +147,8 @@ def mma(
     settings = Settings()
     try:
         asked = list(problems(shapes, types, layouts))
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--shapes / --types / --layouts") from error
+    except WrongWord as error:
+        raise typer.BadParameter(str(error), param_hint=f"--{error.argument}") from error
     request = MmaRequest(
         asked, settings.cache_dir, settings.compile_processes, RunOptions(**run), peers, configs
     )

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ TYPES = "float16 bfloat16 float16:float16 tfloat32 int8"
 LAYOUTS = "nt nn tn tt"
 MOST_CONFIGS = 20
 _AHEAD = 3  # problems whose configs compile while one is measured
+_SHAPE = re.compile("[1-9][0-9]{0,9}(x[1-9][0-9]{0,9}){2}")
 _PROBLEM = ("m", "n", "k", "layout", "dtype", "accumulate")
 
 
@@ -62,19 +64,48 @@ class MmaResult:
     left: int
 
 
+class WrongWord(ValueError):
+    """A word that names no problem; ``argument`` of :func:`problems` has it."""
+
+    def __init__(self, argument: str, rule: str, word: str) -> None:
+        super().__init__(f"{rule}, with blanks between several; got {word!r}")
+        self.argument = argument
+
+
 def problems(shapes: str, types: str, layouts: str) -> Iterator[GemmProblem]:
     """Problems of every layout (``nt``), shape (``MxNxK``) and type (``TYPE`` or ``TYPE:ACCUMULATE``), all
     separated by blanks, that mma_sync computes from sm_80 on: 8 bits in nt alone.
 
     Raises:
-        ValueError: a word is none of these.
+        WrongWord: a word is none of these.
     """
-    for layout, shape, pair in itertools.product(layouts.split(), shapes.split(), types.split()):
-        m, n, k = map(int, shape.split("x"))
-        dtype, _, accumulate = pair.partition(":")
-        if DType(dtype).size > 1 or layout == Layout.NT:
-            accumulate_type = DType(accumulate) if accumulate else None
-            yield GemmProblem(m, n, k, dtype=DType(dtype), layout=Layout(layout), acc_dtype=accumulate_type)
+    each = [_extents(word) for word in shapes.split()], [_types(word) for word in types.split()]
+    asked = itertools.product([_layout(word) for word in layouts.split()], *each)
+    for layout, (m, n, k), (dtype, accumulate) in asked:
+        if dtype.size > 1 or layout is Layout.NT:
+            yield GemmProblem(m, n, k, dtype=dtype, layout=layout, acc_dtype=accumulate)
+
+
+def _extents(word: str) -> list[int]:
+    if not _SHAPE.fullmatch(word):
+        raise WrongWord("shapes", "a shape must be MxNxK, such as 4096x4096x4096", word)
+    return [int(extent) for extent in word.split("x")]
+
+
+def _types(word: str) -> tuple[DType, DType | None]:
+    dtype, colon, accumulate = word.partition(":")
+    try:
+        return DType(dtype), DType(accumulate) if colon else None
+    except ValueError:
+        known = ", ".join(DType)
+        raise WrongWord("types", f"a type must be TYPE or TYPE:ACCUMULATE, of {known}", word) from None
+
+
+def _layout(word: str) -> Layout:
+    try:
+        return Layout(word)
+    except ValueError:
+        raise WrongWord("layouts", f"a layout must be one of {', '.join(Layout)}", word) from None
 
 
 def run_mma(request: MmaRequest, tell: Callable[[str], None]) -> MmaResult:
@@ -125,6 +156,8 @@ def line(row: dict[str, Any]) -> str:
 def summary(rows: Iterable[dict[str, Any]]) -> str:
     """The geometric mean and the least of the ratios, and the least share of the limit."""
     rows = list(rows)
+    if not rows:
+        return "0 rows"
     ratios = [row["ratio_cutlass"] for row in rows if row["ratio_cutlass"]]
     shares = ", ".join(f"{100 * f([row['share_of_limit'] for row in rows]):.1f} %" for f in (min, max))
     limit = f"{len(rows)} rows, {shares} (least, most) of the register-only limit"

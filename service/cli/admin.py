@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import sqlite3
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -40,6 +41,7 @@ from tuner.store.access import audit, keys
 from tuner.store.access.audit import Action
 from tuner.store.access.keys import KeyRecord
 from tuner.store.database import Store, without_secrets
+from tuner.store.full_disk import remedy
 from tuner.store.records import utc_now
 from tuner.store.upkeep.backup import back_up, restore
 from tuner.store.upkeep.check import damages, need_schema, unreadable
@@ -88,7 +90,8 @@ def open_store(url: str | None, *, create: bool = False, any_schema: bool = Fals
             need_schema(store)
         yield store
     except (SQLAlchemyError, sqlite3.Error) as error:
-        raise unusable(error, "try again, or restore a backup with 'tilewright restore'") from error
+        advice = remedy(error, "try again, or restore a backup with 'tilewright restore'")
+        raise unusable(error, advice) from error
     finally:
         store.close()
 
@@ -191,6 +194,23 @@ def restore_database(
         )
 
 
+_MOST_NAME = 100
+_BREAKS = ("Cc", "Zl", "Zp")  # Unicode's categories of control characters and of line and paragraph ends
+
+
+def owner(name: str) -> str:
+    """The name of a key's owner.
+
+    Raises:
+        typer.BadParameter: it is too long for a list, or has characters that break one.
+    """
+    if len(name) > _MOST_NAME or any(unicodedata.category(one) in _BREAKS for one in name):
+        raise typer.BadParameter(
+            f"a name must have at most {_MOST_NAME} characters, without line breaks and control characters"
+        )
+    return name
+
+
 keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
 KeyId = Annotated[str, typer.Argument(help="Id of the key, or its first characters.")]
 _HEADER = ("id", "name", "scopes", "created", "expires", "state", "max queued", "priority")
@@ -198,7 +218,7 @@ _HEADER = ("id", "name", "scopes", "created", "expires", "state", "max queued", 
 
 @keys_app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Whose key it is.")],
+    name: Annotated[str, typer.Argument(help="Whose key it is.", callback=owner)],
     scope: Annotated[
         list[Scope] | None, typer.Option(help="What it may do; repeat for several. read by default.")
     ] = None,

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.admin import Service, asks_service, open_store, user
+from service.cli.admin import Service, asks_service, open_store, owner, user
 from service.cli.options import Asked, asks
 from service.cli.output import (
     MOST_LISTED,
@@ -30,12 +30,12 @@ from service.cli.output import (
     connect,
     device_named,
     echo,
+    need_known,
     only_one,
     print_json,
     print_list,
     print_result,
     tell_end,
-    tell_unknown,
 )
 from service.results import importing, optuna_export, publishing
 from service.results.spool import Spool
@@ -100,7 +100,7 @@ def export_results(
 ) -> None:
     """Write the results of the running service to a file, to be imported by another one."""
     with connect(url) as client:
-        tell_unknown(client, device_class, family)
+        need_known(client, device_class, family)
         chosen = functools.partial(client.export, device_class=device_class, family=family, since=since)
         if kind is Written.OPTUNA:
             folder = Path(tempfile.gettempdir())
@@ -316,7 +316,7 @@ def list_trusted(database_url: DatabaseUrl = None, as_json: AsJson = False) -> N
 @trust_app.command()
 def add(
     key: PublicKey,
-    name: Annotated[str, typer.Option(help="Whose key it is.")] = "",
+    name: Annotated[str, typer.Option(help="Whose key it is.", callback=owner)] = "",
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:

@@ -22,6 +22,7 @@ try:
     from tilewright import __version__
     from tilewright.errors import ServiceError, TilewrightError, printable
     from tilewright.schema.codec import rule
+    from tuner.store.full_disk import remedy
 except KeyboardInterrupt:  # these imports take most of the time of a start
     sys.exit(130)
 
@@ -100,8 +101,8 @@ class _Group(typer.core.TyperGroup):
         except OSError as error:
             if error.filename is None:
                 raise
-            told = f"error: {error.filename}: {error.strerror}; use a file or folder that you may use"
-            typer.echo(printable(told), err=True)
+            advice = remedy(error, "use a file or folder that you may use")
+            typer.echo(printable(f"error: {error.filename}: {error.strerror}; {advice}"), err=True)
             raise typer.Exit(1) from error
         except MemoryError as error:
             told = f"this machine has too little memory{f': {error}' if str(error) else ''}"
@@ -117,6 +118,10 @@ class _Group(typer.core.TyperGroup):
                 told = f"setting {where}: {rule(item)}" if where else rule(item)
                 typer.echo(printable(f"error: {told}"), err=True)
             raise typer.Exit(2) from error
+        except typer.BadParameter as error:
+            if isinstance(error.__cause__, ValidationError):
+                error.message = printable(rule(error.__cause__.errors()[0]))
+            raise
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
 

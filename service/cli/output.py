@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -148,16 +149,31 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
                 typer.echo(f"{_INDENT * (number > 0)}{line}")
 
 
-def tell_unknown(client: Client, device_class: str | None, family: str | None = None) -> None:
-    """Say on stderr which device classes and kernel families there are, if what was given is none of them."""
+def need_known(client: Client, device_class: str | None, family: str | None = None) -> None:
+    """Refuse a device class or a kernel family that the service has nothing of.
+
+    Raises:
+        typer.BadParameter: it has none such; the message says which there are.
+    """
     if family and family not in (families := [one.name for one in client.families()]):
-        echo(f"there is no family {family}; there are {', '.join(families)}", err=True)
+        told = f"there is no family {family}; there are {', '.join(families)}"
+        raise typer.BadParameter(told, param_hint="--family")
     if device_class and not client.config_list(device_class=device_class, limit=1).items:
         classes = {one.device_class for one in client.devices()}
         classes |= {one.device_class for one in client.config_sets(limit=MOST_LISTED).items}
-        if device_class not in classes:
+        # NOTE: an import that is not trusted brings trials of a class without a winner, which no list has.
+        if device_class not in classes and not client.export(os.devnull, device_class=device_class):
             known = ", ".join(sorted(classes)) or "none yet"
-            echo(f"there is no device class {device_class}; there are {known}", err=True)
+            told = f"there is no device class {device_class}; there are {known}"
+            raise typer.BadParameter(told, param_hint="--device-class")
+
+
+def tell_unknown(client: Client, device_class: str | None) -> None:
+    """Say on stderr which device classes there are, if what was given is none of them."""
+    try:
+        need_known(client, device_class)
+    except typer.BadParameter as error:
+        echo(error.message, err=True)
 
 
 def tell_end(limit: int, full: object) -> None:

@@ -297,7 +297,6 @@ def write_report(
 ) -> None:
     """Write the winners with their plots to one HTML file that opens without a server."""
     with connect(url) as client:
-        tell_unknown(client, device_class)
         written = client.report(file, device_class)
     print_result({"file": printable(file), "bytes": written}, as_json, f"{file}: {written} bytes")
 

@@ -38,7 +38,7 @@ class _Server(uvicorn.Server):
     """Announces itself once it listens, and tells the engine to stop as soon as a signal arrives.
 
     Attributes:
-        signal: what stopped it, 0 if nothing did.
+        signal: what stopped it, the first of several; 0 if nothing did.
     """
 
     def __init__(
@@ -61,7 +61,8 @@ class _Server(uvicorn.Server):
         sys.stdout.flush()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self.force_exit = self.should_exit
+        if self.should_exit:
+            return  # NOTE: uvicorn would skip the end of the application, which stops within stop_s
         self.should_exit = True
         self.signal = sig
         # NOTE: not from the handler itself: it may interrupt the very code that holds the locks.
@@ -97,6 +98,7 @@ def serve(
         allow_remote=allow_remote or None,
     )
     logs.configure(settings.log_level, settings.log_format)
+    logging.getLogger("uvicorn.error").addFilter(_without_force)
     share_arena()
     answer_promptly()
     if settings.allow_remote:
@@ -146,6 +148,12 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         timeout_keep_alive=connections.IDLE_S,
         timeout_graceful_shutdown=_GRACE_S,
     )
+
+
+def _without_force(record: logging.LogRecord) -> bool:
+    """Take from uvicorn's lines that another Ctrl-C ends it at once: :meth:`_Server.handle_exit`."""
+    record.msg = str(record.msg).removesuffix(" (CTRL+C to force quit)")
+    return True
 
 
 def _settings(**options: Any) -> Settings:

@@ -65,6 +65,15 @@ def containers() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
             yield from ((manifest["kind"], one, pod) for one in pod["containers"])
 
 
+def pods(part: Any) -> Iterator[dict[str, Any]]:
+    """Each pod of a manifest, wherever it is."""
+    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    if isinstance(part, dict) and "containers" in part:
+        yield part
+    for one in inner:
+        yield from pods(one)
+
+
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest["kind"])
 def test_a_manifest_meets_its_schema(manifest: Any) -> None:
     assert why_refused(manifest) == []
@@ -123,6 +132,13 @@ def test_pods_have_no_rights_that_they_do_not_need() -> None:
         assert not pod["automountServiceAccountToken"]
         assert "limits" in container["resources"]
         assert {"readinessProbe", "livenessProbe"} <= container.keys(), kind
+
+
+def test_no_service_of_kubernetes_is_taken_for_a_setting() -> None:
+    """By default each Service gives all pods variables of its name, such as TILEWRIGHT_PORT."""
+    found = list(pods(MANIFESTS))
+    assert len(found) == 3
+    assert [pod.get("enableServiceLinks", True) for pod in found] == [False] * 3
 
 
 def test_the_settings_that_are_named_exist() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -17,7 +19,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from databases import Databases, on_both, opened
-from sqlalchemy import Connection, MetaData, Table, insert, inspect, select, text
+from sqlalchemy import Connection, Engine, MetaData, Table, insert, inspect, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from store_samples import HOST, HOST_CLASS, request
 
@@ -25,6 +27,7 @@ from tuner.store import database, entities, jobs, records, sets
 from tuner.store.access import keys
 from tuner.store.database import VERSION_TABLE, SchemaTooNew, Store, StoreError, alembic_config
 from tuner.store.engines import sqlite_engine
+from tuner.store.full_disk import remedy
 from tuner.store.models import ConfigSetRow, JobRow
 from tuner.store.records import utc_now
 
@@ -280,6 +283,34 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="check that it exists and may be used"):
         Store.open(f"sqlite:///{tmp_path}/file/store.db")
+
+
+def refused_for_room() -> sqlite3.Error:
+    with contextlib.closing(sqlite3.connect(":memory:")) as small:
+        small.execute("PRAGMA max_page_count = 2")
+        with pytest.raises(sqlite3.Error) as refused:
+            small.execute("CREATE TABLE big AS SELECT zeroblob(100000)")
+    return refused.value
+
+
+def test_a_full_disk_is_a_reason_to_make_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused(Exception):
+        sqlstate = "53100"
+
+    no_log = sqlite3.OperationalError("disk I/O error")
+    no_log.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    causes = [refused_for_room(), no_log, Refused(), OSError(errno.ENOSPC, ""), OSError(errno.EDQUOT, "")]
+    for cause in (*causes, *(DBAPIError("", {}, one) for one in causes[:3])):
+        assert remedy(cause, "look") == "make space on its disk"
+    for cause in (sqlite3.OperationalError("no such table"), OSError(errno.EACCES, ""), OSError("short")):
+        assert remedy(cause, "look") == remedy(DBAPIError("", {}, cause), "look") == "look"
+
+    def refuse(_: Engine) -> None:
+        raise no_log
+
+    monkeypatch.setattr(sqlite_engine, "log_ahead", refuse)
+    with pytest.raises(StoreError, match=r"cannot open .*: disk I/O error; make space on its disk"):
+        Store.open(f"sqlite:///{tmp_path}/new.db")
 
 
 def test_sqlite_is_prepared(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from sqlalchemy.orm import Session
 
 from tilewright.errors import TilewrightError
 from tuner.store.engines import READ, WAIT_S, postgres_engine, sqlite_engine
+from tuner.store.full_disk import remedy
 from tuner.store.models import Base
 
 Values = dict[str, Any]
@@ -280,8 +281,7 @@ class Store:
             ) from error
         # NOTE: the last where SQLite quotes a damaged schema.
         except (DBAPIError, sqlite3.DatabaseError, OSError, UnicodeDecodeError) as error:
-            cause = error.orig if isinstance(error, DBAPIError) else error
-            raise StoreError(f"cannot open {shown}: {cause}; check that it exists and may be used") from error
+            raise _cannot_open(shown, error) from error
         if is_file:
             sqlite_engine.keep_to_file(engine)
         return cls(engine)
@@ -357,6 +357,13 @@ class Store:
         # NOTE: the pool forgets connections in use, and nothing else would close them.
         event.listen(self.engine, "checkin", lambda _connection, entry: entry.close())
         self.engine.dispose()
+
+
+def _cannot_open(shown: str, error: Exception) -> StoreError:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return StoreError(
+        f"cannot open {shown}: {cause}; {remedy(error, 'check that it exists and may be used')}"
+    )
 
 
 def _refuse_foreign(engine: Engine) -> None:

@@ -76,8 +76,9 @@ def in_words(pattern: str) -> str:
 
 def rule(error: Mapping[str, Any]) -> str:
     """What a rule of pydantic asks for that an error is about."""
-    matches = error["type"] != "string_pattern_mismatch"
-    return str(error["msg"]) if matches else in_words(error["ctx"]["pattern"])
+    if error["type"] == "string_pattern_mismatch":
+        return in_words(error["ctx"]["pattern"])
+    return str(error["msg"]).removeprefix("Value error, ")  # before the message of a rule of ours
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -131,12 +131,12 @@ class MRange:
         """The values, the smallest first.
 
         Raises:
-            InvalidProblem: ``last`` is below ``first``, or one of them is 0.
+            InvalidProblem: ``first`` is 0, or ``last`` is below it.
         """
-        if not 1 <= self.first <= self.last:
-            raise InvalidProblem(
-                f"a range of M must go up from 1 or more, got {self.first}..{self.last}; write 1..8192"
-            )
+        if self.first < 1:
+            raise InvalidProblem(f"M must be 1 or more, got {self.first}")
+        if self.last < self.first:
+            raise InvalidProblem(f"a range of M must go up, got {self.first}..{self.last}; write 1..8192")
         m = self.first
         while m < self.last:
             yield m

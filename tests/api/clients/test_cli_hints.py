@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from api_server import TUNED, Server, environment
 from click.testing import Result
+from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from service.cli.main import app
@@ -307,6 +308,17 @@ def test_a_key_has_a_name_and_the_first_says_that_requests_need_one_now(tmp_path
     assert "requests without a key" not in second.stderr
 
 
+@pytest.mark.parametrize("name", ["x" * 101, "two\nlines", "\x1b[2J", "a\u2028b"])
+def test_the_name_of_a_key_fits_on_a_line_of_a_list(tmp_path: Path, name: str) -> None:
+    url = ["--database-url", f"sqlite:///{tmp_path / 'keys.db'}"]
+    told = "a name must have at most 100 characters, without line breaks and control characters"
+    for verb in (["keys", "create", name], ["trust", "add", "ed25519:x", "--name", name]):
+        result = CliRunner().invoke(app, [*verb, *url])
+        assert (result.exit_code, told in plain(result.stderr)) == (2, True)
+    longest = "Zoë " * 25
+    assert data(CliRunner().invoke(app, ["keys", "create", longest, "--json", *url]))["name"] == longest
+
+
 @pytest.mark.parametrize("verb", ["export", "export --format optuna", "report"])
 def test_a_file_that_cannot_be_written_is_named_as_it_was_given(run: Run, verb: str) -> None:
     result = run(*verb.split(), "nowhere/file")
@@ -337,7 +349,7 @@ def test_the_full_disk_of_an_export_to_optuna_is_named(
     monkeypatch.setattr("tempfile.tempdir", "/full")
     monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: FullDisk())
     result = run("export", "--format", "optuna", str(tmp_path / "new.db"))
-    told = "error: /full: No space left on device; use a file or folder that you may use\n"
+    told = "error: /full: No space left on device; make space on its disk\n"
     assert (result.exit_code, result.stderr) == (1, told)
 
 
@@ -361,6 +373,21 @@ def test_what_goes_wrong_on_this_machine_is_told_in_a_line(
     assert result.exit_code in (1, 2)
     assert isinstance(result.exception, SystemExit), "no traceback"
     assert told in plain(result.stderr)
+
+
+def test_a_full_disk_of_the_database_is_no_reason_for_a_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise OperationalError("INSERT", {}, error)
+
+    monkeypatch.setattr("tuner.store.access.keys.create", refuse)
+    url = f"sqlite:///{tmp_path / 'full.db'}"
+    result = CliRunner().invoke(app, ["keys", "create", "me", "--database-url", url])
+    told = "error: the database cannot be used: its disk is full; make space on its disk\n"
+    assert (result.exit_code, result.stderr) == (1, told)
 
 
 def test_a_writer_that_keeps_a_vacuum_from_its_work_is_told(
@@ -396,12 +423,35 @@ def test_a_migration_is_one_line_of_the_log(server: Server) -> None:
 def test_a_filter_that_names_nothing_says_what_there_is(
     run: Run, tuned: wire.JobView, tmp_path: Path
 ) -> None:
-    file = str(tmp_path / "results")
-    result = run("export", file, "--family", "nope")
-    assert (result.exit_code, "no family nope; there are wgmma_ws, wgmma" in result.stderr) == (0, True)
-    for verb in (("export", file), ("report", file), ("sets", "ls"), ("misses",)):
+    file = tmp_path / "results"
+    file.write_text("of last week")
+    told = f"there is no device class nope; there are {tuned.device_class}"
+    for verb in (("sets", "ls"), ("misses",)):
         result = run(*verb, "--device-class", "nope")
-        told = f"no device class nope; there are {tuned.device_class}"
-        assert (result.exit_code, told in result.stderr) == (int(verb[0] == "report"), True), verb
+        assert (result.exit_code, result.stderr) == (0, f"{told}\n")
         assert not run(*verb, "--device-class", tuned.device_class).stderr, verb
-    assert not run("export", file, "--family", "host").stderr
+    reasons = {"--family": "no family nope; there are wgmma_ws, wgmma", "--device-class": told}
+    for option, reason in reasons.items():
+        for kind in ("ndjson", "t4", "optuna"):
+            result = run("export", str(file), "--format", kind, option, "nope")
+            assert (result.exit_code, reason in plain(result.stderr)) == (2, True)
+            assert f"Invalid value for {option}" in result.stderr
+    result = run("report", str(file), "--device-class", "nope")
+    assert (result.exit_code, result.stderr.count("no device class nope; use one of these")) == (1, 1)
+    assert file.read_text() == "of last week"
+    for verb in ("export", "report"):
+        assert not run(verb, str(file), "--device-class", tuned.device_class).stderr
+    assert not run("export", str(file), "--family", "host").stderr
+
+
+def test_trials_without_a_winner_or_a_device_can_be_exported(
+    run: Run, tuned: wire.JobView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of an import that is not trusted."""
+    none: Any = wire.BestConfigList(items=[]), wire.SetList(items=[]), []
+    for name, found in zip(("config_list", "config_sets", "devices"), none, strict=True):
+        monkeypatch.setattr(Client, name, lambda *_, found=found, **__: found)
+    file = str(tmp_path / "results")
+    assert data(run("export", file, "--device-class", tuned.device_class, "--json"))["bytes"] > 0
+    result = run("export", file, "--device-class", "nope")
+    assert (result.exit_code, "nope; there are none yet" in plain(result.stderr)) == (2, True)

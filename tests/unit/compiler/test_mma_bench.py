@@ -69,11 +69,20 @@ def test_what_is_measured() -> None:
     assert {str(one.accumulate) for one in found} == {"float32", "float16", "int32"}
 
 
-@pytest.mark.parametrize("option", ["--shapes=64x64", "--types=float5", "--layouts=xy"])
-def test_other_problems_are_wrong_usage(option: str) -> None:
-    result = CliRunner().invoke(app, ["bench", "mma", option])
-    assert result.exit_code == 2
-    assert "Invalid value for --shapes / --types" in result.output
+@pytest.mark.parametrize(
+    ("option", "words", "rule"),
+    [
+        *(("shapes", f"64x64x64 {word}", "MxNxK") for word in ("foo", "1x2", "4x4x4x4", "0x4x4", "4xx4")),
+        *(("types", f"int8 {word}", "of float16, ") for word in ("foo", "float16:foo", "float16:")),
+        ("layouts", "nt zz", "one of nn, nt, tn, tt"),
+    ],
+)
+def test_other_problems_are_wrong_usage(option: str, words: str, rule: str) -> None:
+    result = CliRunner().invoke(app, ["bench", "mma", f"--{option}", words])
+    told = " ".join(result.output.replace("│", " ").split())
+    assert (result.exit_code, rule in told) == (2, True)
+    assert f"Invalid value for --{option}: a {option[:-1]} must be" in told
+    assert f"got {words.split()[1]!r}" in told
 
 
 def test_our_configs_are_heuristic_ones_and_their_variations() -> None:
@@ -175,3 +184,4 @@ def test_a_run_is_summed_up() -> None:
     said = "2 rows, 70.0 %, 90.0 % (least, most) of the register-only limit"
     assert summary(rows) == said + "; over the best peer 1.100 (geometric mean), 1.000 (least)"
     assert summary([rows[0] | {"ratio_cutlass": None}]).startswith("1 rows, 70.0 %")
+    assert summary([]) == "0 rows"

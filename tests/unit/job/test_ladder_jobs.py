@@ -230,21 +230,33 @@ def test_a_kernel_is_followed_until_it_is_far_behind() -> None:
     assert FOLLOWED < 2.0
 
 
+def by_another(one: Trial) -> Trial:
+    """A trial by the method of another release."""
+    return dataclasses.replace(one, timing=one.timing and dataclasses.replace(one.timing, method="another"))
+
+
 def test_a_ladder_that_a_release_with_another_method_searched_keeps_its_winners() -> None:
     """A kernel of another row, measured by today's method, is no reason to forget those of the row."""
     whole = ladder_lab()
     best = run(whole)
-
-    def by_another(one: Trial) -> Trial:
-        return dataclasses.replace(
-            one, timing=one.timing and dataclasses.replace(one.timing, method="another")
-        )
-
     kept = [by_another(trial) for trial in whole.recorder.kept if trial.origin != FROM_LADDER]
     resumed = ladder_lab(kept)
     found = run(resumed)
     assert len(resumed.recorder.kept) > len(kept), "a kernel was measured on another row"
     assert [one.artifact for one in found] == [one.artifact for one in best]
+    assert resumed.recorder.errors == {}
+
+
+@pytest.mark.parametrize("done", [39, 38, 33])
+def test_a_row_that_another_release_began_races_the_best_of_both(done: int) -> None:
+    """The new trials alone may be slow, or none of them complete."""
+    whole = ladder_lab()
+    best = run(whole, (128, 256))[-1]
+    kept = [by_another(trial) for trial in whole.recorder.kept[:done]]
+    assert best.config in [trial.config for trial in kept]
+    resumed = ladder_lab(kept)
+    found = run(resumed, (128, 256))
+    assert (found[-1].problem.m, found[-1].config) == (256, best.config)
     assert resumed.recorder.errors == {}
 
 
@@ -277,11 +289,15 @@ def test_texts_of_rows(text: str, rows: list[int]) -> None:
     assert parse_rows(text) == rows
 
 
-@pytest.mark.parametrize(
-    "text", ["", "a", "1..", "..8", "1..8*2", "1,,2", "-1", "1.5", "1..8+", "4..1", "0..4", "0..0", "0"]
-)
+@pytest.mark.parametrize("text", ["", "a", "1..", "..8", "1..8*2", "1,,2", "-1", "1.5", "1..8+", "4..1"])
 def test_what_is_no_range_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InvalidProblem, match=r"1\.\.8192"):
+        parse_rows(text)
+
+
+@pytest.mark.parametrize("text", ["0", "0..4", "0..0", "8,0"])
+def test_no_row_is_0(text: str) -> None:
+    with pytest.raises(InvalidProblem, match="M must be 1 or more, got 0"):
         parse_rows(text)
 
 

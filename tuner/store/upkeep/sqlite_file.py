@@ -12,14 +12,14 @@ from sqlalchemy.exc import OperationalError
 
 from tilewright.errors import naming
 from tuner.store.database import StoreError
+from tuner.store.full_disk import SPACE
 
-_SPACE = "make space on its disk"
 _WAIT = "try again once no other process writes to it"
 _FOLDER = "see that its folder takes files"
 # By the code of SQLite: https://www.sqlite.org/rescode.html
 _ADVICE = {
-    sqlite3.SQLITE_FULL: _SPACE,
-    sqlite3.SQLITE_IOERR: _SPACE,  # of a quota or a limit on the length of files, too
+    sqlite3.SQLITE_FULL: SPACE,
+    sqlite3.SQLITE_IOERR: SPACE,  # of a quota or a limit on the length of files, too
     sqlite3.SQLITE_BUSY: _WAIT,
     sqlite3.SQLITE_LOCKED: _WAIT,
     sqlite3.SQLITE_CANTOPEN: _FOLDER,
