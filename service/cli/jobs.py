@@ -78,8 +78,6 @@ def tune(
 
 def _follow(client: Client, job: wire.JobView) -> wire.JobView:
     echo(f"job {job.id} on {job.device_class}", err=True)
-    if job.waiting:
-        echo(f"it waits: {job.waiting}", err=True)
     for one in job.neighbours:
         echo(f"slower while this job runs: {one}", err=True)
     if job.stored and not job.status.final:
@@ -98,8 +96,12 @@ def _follow(client: Client, job: wire.JobView) -> wire.JobView:
             phase, best = _phase_and_best(job, progress)
             bar.update(task, total=progress.planned, completed=progress.measured, phase=phase, best=best)
 
+        def tell(waiting: str | None) -> None:
+            text = f"it waits: {waiting}" if waiting else "it waits no longer"
+            bar.console.out(printable(text), highlight=False)
+
         try:
-            return client.wait(job.id, show)
+            return client.wait(job.id, show, tell)
         except KeyboardInterrupt:
             follow, cancel = (f"'tilewright jobs {verb} {job.id}'" for verb in ("watch", "cancel"))
             bar.stop()

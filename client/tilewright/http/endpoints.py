@@ -31,7 +31,7 @@ from tilewright.http.calls import (
     path_of,
     post,
 )
-from tilewright.http.events import Follower, OnProgress, checked_progress
+from tilewright.http.events import Follower, OnProgress, OnWaiting, check_callbacks
 from tilewright.http.result_endpoints import ResultEndpoints, page_of, several
 from tilewright.lazy import LazyModule
 from tilewright.schema.problem import GemmProblem
@@ -65,11 +65,13 @@ class Endpoints(ResultEndpoints):
         problem: GemmProblem,
         *,
         on_progress: OnProgress | None = None,
+        on_waiting: OnWaiting | None = None,
         wait: bool = True,
         m: Rows | None = None,
         **options: Unpack[TuneOptions],
     ) -> Flow[wire.JobView]:
-        """Tune ``problem``; with ``wait`` until the job has ended, its winner is ``.best``.
+        """Tune ``problem``; with ``wait`` until the job has ended, its winner is ``.best``, and the callbacks
+        are those of :meth:`wait`.
 
         Several ``m``, as ``[1, 2, 4]`` or ``"1..8192"``, are one job on a ladder, whose ``.rows`` and
         ``.ranges`` have the winners; the m of ``problem`` does not count then.
@@ -78,19 +80,25 @@ class Endpoints(ResultEndpoints):
             ServiceError: also where the job failed.
         """
         fields, follow = with_rows(problem, m, options), checked_flag("wait", wait)
-        checked_progress(on_progress)
+        check_callbacks(on_progress, on_waiting)
         key = fields.pop("idempotency_key", None)
         job = yield from post("/tune", checked(wire.TuneBody, fields), model_of(wire.JobView), key)
-        return (yield from Endpoints.wait(self, job.id, on_progress)) if follow else job
+        return (yield from Endpoints.wait(self, job.id, on_progress, on_waiting)) if follow else job
 
     @endpoint
-    def wait(self, job_id: str, on_progress: OnProgress | None = None) -> Flow[wire.JobView]:
+    def wait(
+        self, job_id: str, on_progress: OnProgress | None = None, on_waiting: OnWaiting | None = None
+    ) -> Flow[wire.JobView]:
         """Follow a job to its end.
+
+        Args:
+            on_progress: called with each progress.
+            on_waiting: called when the reason why the job cannot go on changes, with None once it can.
 
         Raises:
             ServiceError: also where the job failed.
         """
-        follower = Follower(job_id, on_progress)
+        follower = Follower(job_id, on_progress, on_waiting)
         while not follower.done:
             reason = "the stream ended early"
             try:

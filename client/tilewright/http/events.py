@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from tilewright.errors import InvalidProblem, ServiceUnreachable
 from tilewright.http.calls import ONE_BYTES, Call, path_of
 from tilewright.schema.codec import decode
 from tilewright.schema.job import JobProgress
 
+R = TypeVar("R")
 OnProgress = Callable[[JobProgress], None]
+OnWaiting = Callable[[str | None], None]
 QUIET_S = 45.0  # NOTE: three times the service's heartbeat; less would drop a quiet stream
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.5
 
 
-def checked_progress(on_progress: OnProgress | None) -> OnProgress | None:
-    """What is called with each progress of a job.
+def check_callbacks(on_progress: OnProgress | None, on_waiting: OnWaiting | None) -> None:
+    """Refuse what cannot be called.
 
     Raises:
-        InvalidProblem: it cannot be called.
+        InvalidProblem: one of them is neither a function nor None.
     """
-    if on_progress is not None and not callable(on_progress):
-        raise InvalidProblem(
-            f"on_progress must be a function of a JobProgress, such as print; got {on_progress!r}"
-        )
-    return on_progress
+    given = {"on_progress": (on_progress, "a JobProgress"), "on_waiting": (on_waiting, "a reason or None")}
+    for name, (callback, argument) in given.items():
+        if callback is not None and not callable(callback):
+            raise InvalidProblem(f"{name} must be a function of {argument}, such as print; got {callback!r}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What keeps a job from going on; None if nothing does."""
+
+    waiting: str | None
 
 
 class Follower:
@@ -37,9 +47,15 @@ class Follower:
         done: whether the job has ended.
     """
 
-    def __init__(self, job_id: str, on_progress: OnProgress | None) -> None:
+    def __init__(
+        self, job_id: str, on_progress: OnProgress | None = None, on_waiting: OnWaiting | None = None
+    ) -> None:
+        """``on_progress`` is called with each progress, ``on_waiting`` when the reason why the job cannot go
+        on changes, with None once it can."""
+        check_callbacks(on_progress, on_waiting)
         self.done = False
-        self._job_id, self._on_progress = job_id, checked_progress(on_progress)
+        self._job_id, self._on_progress, self._on_waiting = job_id, on_progress, on_waiting
+        self._waiting: str | None = None
         self._last_id = ""
         self._heard = time.monotonic()
         self._pause = 0.0
@@ -85,13 +101,17 @@ class Follower:
 
     def _take(self, event: dict[str, str]) -> None:
         name = event.get("event")
-        progress = _progress(event) if name == "progress" and self._on_progress else None
+        progress = _read(JobProgress, event) if name == "progress" and self._on_progress else None
+        waiting = _read(_Waiting, event).waiting if name == "waiting" and self._on_waiting else self._waiting
         if name or event.get(""):  # a heartbeat is a comment, which is a field without a name
             self._heard = time.monotonic()
         self._last_id = event.get("id") or self._last_id
         self.done = self.done or name == "done"
         if progress and self._on_progress:
             self._on_progress(progress)
+        if waiting != self._waiting and self._on_waiting:
+            self._waiting = waiting
+            self._on_waiting(waiting)
 
 
 def _fields(event: bytes) -> dict[str, str]:
@@ -99,10 +119,10 @@ def _fields(event: bytes) -> dict[str, str]:
     return {name: value.removeprefix(" ") for name, _, value in fields}
 
 
-def _progress(event: dict[str, str]) -> JobProgress:
+def _read(kind: type[R], event: dict[str, str]) -> R:
     try:
-        return decode(JobProgress, json.loads(event["data"]))
+        return decode(kind, json.loads(event["data"]))
     except (KeyError, ValueError, RecursionError) as error:
         raise ServiceUnreachable(
-            f"the service sends progress that is none of tilewright's ({error}); check the URL"
+            f"the service sends an event that is none of tilewright's ({error}); check the URL"
         ) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
@@ -18,6 +20,7 @@ from service.http.openapi import errors
 from service.http.routes.tuning import in_turn, start, start_for_misses
 from service.http.views import job_place, job_view, link_next, number_place, page_end, unreadable_view
 from tilewright import wire
+from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import Extent
 from tilewright.schema.trial import BestConfig
 from tuner.store import best, jobs, trials
@@ -205,6 +208,7 @@ def delete_jobs(
 
 events_router = APIRouter(tags=["tuning"])
 _RECONNECT_MS = 1000
+_NUMBERS = re.compile(r"[\d.]+")  # some reasons count seconds down
 _ENDS = {
     "failed": "the service failed; its log has the reason, ask again with Last-Event-ID",
     "stopping": "the service stops; the job goes on at its next start, ask again with Last-Event-ID",
@@ -216,11 +220,12 @@ LastEventId = Annotated[
 ]
 
 
-def _existing_job(job_id: JobId, service: ServiceDep) -> str:
+def _existing_job(job_id: JobId, service: ServiceDep) -> JobRecord:
     with service.store.read() as session:
-        if jobs.get(session, job_id) is None:
-            raise unknown_job(job_id)
-    return job_id
+        job = jobs.get(session, job_id)
+    if job is None:
+        raise unknown_job(job_id)
+    return job
 
 
 @events_router.get(
@@ -230,27 +235,37 @@ def _existing_job(job_id: JobId, service: ServiceDep) -> str:
     responses=errors(Kind.NOT_FOUND, Kind.UNREADABLE),
 )
 async def get_events(
-    job_id: Annotated[str, Depends(_existing_job)],
+    job: Annotated[JobRecord, Depends(_existing_job)],
     service: ServiceDep,
     admitted: AdmittedDep,
     last_event_id: LastEventId = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """What happens to a job: ``status``, ``progress``, ``trial``, ``best`` and, at the end, ``done``.
+    """What happens to a job: ``status``, ``progress``, ``trial``, ``best``, ``waiting`` and, at the end,
+    ``done``.
 
     Before a service stops, to those who read too slowly, and where a key no longer opens, it sends ``retry``:
     the job is not at its end, ask again. Ids grow; ``Last-Event-ID`` resumes after one. A comment every 15 s
     keeps the connection.
+
+    ``waiting`` says what keeps the job from going on, null for nothing: as it is now, then within 5 s of each
+    change other than of numbers. It is not kept, so it has no id.
     """
-    last_id = await run_in_threadpool(_last_of, service, job_id, int(last_event_id or 0))
+    last_id = await run_in_threadpool(_last_of, service, job.id, int(last_event_id or 0))
     yield ServerSentEvent(comment="follow", retry=_RECONNECT_MS)
-    with service.events.follow(job_id, last_id) as follower:
-        before = await run_in_threadpool(_before, service, job_id, last_id)
+    told: str | None = None
+    with service.events.follow(job.id, last_id) as follower:
+        before = await run_in_threadpool(_before, service, job.id, last_id)
         while before:
             for event in before:
                 yield _sent(event)
-                last_id = event.id
-            before = await run_in_threadpool(_before, service, job_id, last_id)
+                job, last_id = _after(job, event), event.id
+            before = await run_in_threadpool(_before, service, job.id, last_id)
         while follower.ended is None:
+            waiting = service.engine.why_waiting(job)
+            reason = _NUMBERS.sub("", waiting or "")
+            if reason != told and not job.status.final:
+                yield ServerSentEvent(event="waiting", data={"waiting": waiting})
+                told = reason
             news = await follower.news()
             if not await admitted.still():
                 if follower.ended is None:
@@ -259,7 +274,7 @@ async def get_events(
             for event in news.events:
                 if event.id > last_id:
                     yield _sent(event)
-                    last_id = event.id
+                    job, last_id = _after(job, event), event.id
             if news.status:
                 yield ServerSentEvent(event="done", data={"status": news.status})
                 return
@@ -277,6 +292,13 @@ def _last_of(service: Service, job_id: str, told: int) -> int:
 def _before(service: Service, job_id: str, last_id: int) -> list[EventRecord]:
     with service.store.read() as session:
         return jobs.events_after(session, job_id, last_id, BATCH)
+
+
+def _after(job: JobRecord, event: EventRecord) -> JobRecord:
+    """The job with the status that an event tells; a damaged event, which is text, changes nothing."""
+    if event.kind != "status" or not isinstance(event.data, dict):
+        return job
+    return dataclasses.replace(job, status=JobStatus(event.data["status"]))
 
 
 def _sent(event: EventRecord) -> ServerSentEvent:

@@ -93,6 +93,7 @@ REMOTE: dict[str, list[Call]] = {
             min_gain_per_s=np.float64(0),
             idempotency_key=uuid.uuid4(),
             on_progress=print,
+            on_waiting=print,
         ),
         lambda tw, _: tw.tune(
             numbered(k=17), families=(name for name in ["host"]), sampler=Sampler.TPE, max_trials=1
@@ -371,6 +372,11 @@ WRONG: dict[str, tuple[Callable[[Client], Any], type[TilewrightError], str]] = {
         "on_progress must be a function",
     ),
     "progress of a job": (lambda tw: tw.wait("a", 5), InvalidProblem, "must be a function"),
+    "waiting": (
+        lambda tw: tw.tune(TUNED, on_waiting="print"),
+        InvalidProblem,
+        "on_waiting must be a function",
+    ),
     "wanted": (lambda tw: tw.artifacts("sha256:x", 5), InvalidProblem, "give several problems"),
     "digest": (lambda tw: tw.artifacts("sha256:x", ["y"]), InvalidProblem, "want"),
     "pin": (lambda tw: tw.pin("host", "x"), InvalidProblem, "digest"),

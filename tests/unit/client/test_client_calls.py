@@ -277,6 +277,37 @@ def test_progress_that_is_none_ends_after_the_patience_for_silence(
         Scripted(garbage, DONE, END).wait("ab", print)
 
 
+def test_a_changed_reason_to_wait_is_told_once_also_over_connections() -> None:
+    heads = list[dict[str, str]]()
+
+    class Headed(Scripted):
+        def _send(self, call: Call[Any]) -> Any:
+            heads.append(call.headers)
+            return super()._send(call)
+
+    def waits(reason: str | None) -> bytes:
+        return f"event: waiting\ndata: {json.dumps({'waiting': reason})}\n\n".encode()
+
+    streams = (
+        b"event: status\nid: 2\ndata: {}\n\n" + waits(None) + waits("its disk is full"),
+        waits("its disk is full") + waits("set aside"),
+        waits(None) + DONE,
+    )
+    told = list[str | None]()
+    with pytest.raises(ServiceError, match="the end"):
+        Headed(*streams, END).wait("ab", on_waiting=told.append)
+    assert told == ["its disk is full", "set aside", None]
+    assert [head.get("Last-Event-ID") for head in heads[:3]] == [None, "2", "2"]
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"waiting": 5}', b"{}"])
+def test_a_reason_to_wait_that_is_none_is_not_told(data: bytes) -> None:
+    told = list[str | None]()
+    with pytest.raises(ServiceError, match="the end"):
+        Scripted(b"event: waiting\ndata: " + data + b"\n\n", DONE, END).wait("ab", None, told.append)
+    assert told == []
+
+
 def test_a_newer_service_may_say_more() -> None:
     health = answer(first(Endpoints.ready(None)), reply(b'{"status": "ok", "version": "9", "new": 1}'))
     assert health == wire.Health(status="ok", version="9")

@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from service.cli import main, output
+from service.cli import jobs, main, output
+from tilewright import wire
 from tilewright.errors import ServiceError, TilewrightError
 
 HOSTILE = "a[/b] [red]x \x1b[2J\x1b]0;title\x07 \u202etxt\x9b1m"
@@ -38,6 +40,22 @@ def test_a_tab_or_a_new_line_in_a_cell_keeps_its_row_and_the_next_column(
 ) -> None:
     output.print_table(("name", "count"), [("a\tb\nc", 3)])
     assert capsys.readouterr().out == "name   count\na b c  3\n"
+
+
+def test_each_reason_that_a_followed_job_waits_for_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def wait(_job_id: str, _on_progress: Any, on_waiting: Any) -> None:
+        for reason in (HOSTILE, "x" * 200, None):
+            on_waiting(reason)
+
+    client: Any = SimpleNamespace(wait=wait)
+    status = wire.JobStatus.QUEUED
+    job: Any = SimpleNamespace(
+        id="ab", device_class="gpu", neighbours=[], stored=None, status=status, max_trials=8
+    )
+    jobs._follow(client, job)
+    printed = capsys.readouterr()
+    lines = ["job ab on gpu", f"it waits: {SHOWN}", f"it waits: {'x' * 200}", "it waits no longer"]
+    assert (printed.err.splitlines()[:4], printed.out) == (lines, "")
 
 
 TABLE = (("id", "state", "note"), [("f" * 32, "", "x" * 60), ("0" * 32, "running", "")])
