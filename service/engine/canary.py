@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from service.metrics import Metrics
 from service.settings import Settings
 from tilewright.artifact import Artifact
-from tilewright.errors import ArtifactError, DeviceUnavailable
+from tilewright.errors import ArtifactError
 from tilewright.schema.codec import encode
 from tilewright.schema.config import Config
 from tilewright.schema.problem import GemmProblem
@@ -32,6 +32,7 @@ from tuner.store.faults import drift, quarantine
 from tuner.store.faults.drift import Cause, Reading, Watched
 from tuner.store.records import utc_now
 from tuner.workers.bench import Bench
+from tuner.workers.recovery import DeviceAway
 
 WINNERS = 3
 TRIALS = 5  # of a reading
@@ -158,7 +159,7 @@ class Canary:
                 limit_s = trial_timeout_s(problem, self._bench.spec)
                 try:
                     result = self._bench.trial(artifact, problem, None, limit_s)
-                except DeviceUnavailable:  # by the failure itself, as often: to be tried once it is back
+                except DeviceAway:  # by the failure itself, as often: to be tried once it is back
                     self._accused[digest, problem] = waiting
                     raise
                 log.warning("a GEMM failed with %s on %s; a trial is %s", config, problem, result.outcome)

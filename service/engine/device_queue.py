@@ -39,7 +39,7 @@ from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.device_lock import DeviceLock
 from tuner.workers.process import WorkerError
-from tuner.workers.recovery import DeviceSetAside
+from tuner.workers.recovery import DeviceAway, DeviceSetAside
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -241,7 +241,7 @@ class DeviceQueue:
                 mine = self._lock.acquire()
                 if mine:
                     self._step()
-            except DeviceSetAside as error:
+            except DeviceAway as error:
                 self._stand_aside(error)
             except Exception as error:
                 # NOTE: the boundary of the thread: the device goes on after any error.
@@ -256,16 +256,20 @@ class DeviceQueue:
                     self._trouble = Trouble.IN_USE, f"in use by another service (pid {self._lock.holder()})"
                     self._stopping.wait(_TAKE_OVER_S)
 
-    def _stand_aside(self, error: DeviceSetAside) -> None:
-        """Give the job back for other devices of the class, and wait a while for this device."""
+    def _stand_aside(self, error: DeviceAway) -> None:
+        """Give the job, or the trials of another one, back for other devices of the class, and wait a while
+        for this device."""
         try:
+            if self._helper:
+                self._helper.leave()
             with self._store.begin() as session:
                 claims.requeue_interrupted(session, self._device_class, self._owner)
         except Exception as failed:
             # NOTE: the boundary of the thread: the next look at the device gives the job back.
             if outage(failed) is None:
                 log.exception("device %s: its job was not given back; trying again", self.name)
-        self._trouble = Trouble.SET_ASIDE, f"set aside: {error}"
+        aside = isinstance(error, DeviceSetAside)
+        self._trouble = (Trouble.SET_ASIDE, f"set aside: {error}") if aside else (Trouble.FAILED, str(error))
         self._wake.wait(_ASIDE_S)
         self._wake.clear()
 
@@ -338,7 +342,7 @@ class DeviceQueue:
     def _tune_or_fail(self, job: JobRecord, cancelled: threading.Event) -> None:
         try:
             self._tune(job, cancelled)
-        except (JobTaken, SQLAlchemyError, DeviceSetAside):
+        except (JobTaken, SQLAlchemyError, DeviceAway):
             raise
         except TilewrightError as error:
             self._finish(job, JobStatus.FAILED, str(error))

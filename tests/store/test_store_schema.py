@@ -299,8 +299,17 @@ def test_a_full_disk_is_a_reason_to_make_space(tmp_path: Path, monkeypatch: pyte
 
     no_log = sqlite3.OperationalError("disk I/O error")
     no_log.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
-    causes = [refused_for_room(), no_log, Refused(), OSError(errno.ENOSPC, ""), OSError(errno.EDQUOT, "")]
-    for cause in (*causes, *(DBAPIError("", {}, one) for one in causes[:3])):
+    cut = sqlite3.OperationalError("disk I/O error")
+    cut.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+    causes = [
+        refused_for_room(),
+        no_log,
+        cut,
+        Refused(),
+        OSError(errno.ENOSPC, ""),
+        OSError(errno.EDQUOT, ""),
+    ]
+    for cause in (*causes, *(DBAPIError("", {}, one) for one in causes[:4])):
         assert remedy(cause, "look") == "make space on its disk"
     for cause in (sqlite3.OperationalError("no such table"), OSError(errno.EACCES, ""), OSError("short")):
         assert remedy(cause, "look") == remedy(DBAPIError("", {}, cause), "look") == "look"

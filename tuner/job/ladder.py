@@ -38,7 +38,7 @@ from tuner.job.context import JobContext, Recorder
 from tuner.job.helpers import adopt
 from tuner.job.ladder_rows import OWN, RACED, InitialConfigs, LadderJob, Row
 from tuner.job.selection import SELECTIONS, select_winner
-from tuner.job.shortlist import shortlist
+from tuner.job.shortlist import loads_at_the_limit, shortlist
 from tuner.job.slots import SlotBoard
 from tuner.job.tune import NO_WINNER
 from tuner.measure.timing import power_may_limit
@@ -193,12 +193,11 @@ def _decide(job: LadderJob, row: Row, chosen: AbstractSet[str], stored: BestConf
 
 
 def _search_more(job: LadderJob, row: Row) -> None:
-    """Search a row on; one whose search fails keeps what it had."""
-    before = row.tracker
+    """Search a row on; one whose search fails keeps what it measured."""
     try:
         row.search_more()
     except (WorkerError, LaunchError) as error:
-        row.tracker = before
+        row.recall()
         _log.info("job %s: m = %d is not searched on: %s", job.context.job_id, row.m, error)
     finally:
         if job.context.board:
@@ -213,7 +212,8 @@ def _replaces(later: BestConfig, first: BestConfig) -> bool:
 
 def _racing(row: Row, chosen: AbstractSet[str]) -> set[str]:
     """The kernels that would take part in a contest on a row now, besides a stored winner."""
-    return {str(trial.artifact) for trial in shortlist(_may_race(row, chosen))}
+    loads = loads_at_the_limit(row.problem, row.context.device)
+    return {str(trial.artifact) for trial in shortlist(_may_race(row, chosen), loads)}
 
 
 def _may_race(row: Row, chosen: AbstractSet[str]) -> list[Trial]:

@@ -9,7 +9,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
@@ -300,10 +300,17 @@ class Row:
         else:
             for work in ahead.values():
                 work.cancel()
-        for trial in self._known():
-            if trial.origin == FROM_LADDER or not again:
-                known = of_today(trial, self.context)
-                self.tracker.replay(dataclasses.replace(known, number=len(self.tracker.trials)))
+        self._replay(one for one in self._known() if one.origin == FROM_LADDER or not again)
+
+    def recall(self) -> None:
+        """Have the tracker hold all that the row measured, after a search that failed."""
+        self.tracker = self.new_tracker()
+        self._replay(self._known())
+
+    def _replay(self, trials: Iterable[Trial]) -> None:
+        for trial in trials:
+            known = of_today(trial, self.context)
+            self.tracker.replay(dataclasses.replace(known, number=len(self.tracker.trials)))
 
     def search_more(self) -> None:
         """Search on, with as many trials again and without a bound of seconds before the job's."""

@@ -117,6 +117,7 @@ def select_winner(
 
     Raises:
         WorkerDied, WorkerTimeout, LaunchError: a final failed twice, or the head-to-heads of all candidates.
+        DeviceUnavailable: the device takes no work for now, or a library is missing.
     """
     try:
         return _select_winner(context, tracker, stored)
@@ -170,7 +171,7 @@ def _decided(
     again without a winner whose head-to-head failed, and with ``further`` candidates if it was the last."""
     ends: float | None = None
     while not context.cancelled.is_set():
-        won = _final(context, candidates, stored)
+        candidates, won = _final(context, candidates, stored)
         if context.cancelled.is_set():
             break
         try:
@@ -259,12 +260,15 @@ def _rebuilt(context: JobContext, trial: Trial, artifact: Artifact | None) -> Ca
     return Candidate(trial, artifact) if trial.outcome is Outcome.OK else None
 
 
-def _final(context: JobContext, candidates: list[Candidate], stored: Candidate | None) -> FinalResult:
+def _final(
+    context: JobContext, candidates: list[Candidate], stored: Candidate | None
+) -> tuple[list[Candidate], FinalResult]:
+    """The candidates that run, and which of them wins."""
     if len(candidates) == 1:
-        return FinalResult(candidates[0], ())
+        return candidates, FinalResult(candidates[0], ())
     candidates, samples = _raced(context, candidates, FINAL)
     won = final_result(candidates, samples.samples_us[:-1], stored, periods=samples.periods)
-    return dataclasses.replace(won, race=samples, row=candidates.index(won.winner))
+    return candidates, dataclasses.replace(won, race=samples, row=candidates.index(won.winner))
 
 
 def final_result(

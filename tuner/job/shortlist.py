@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from kernels.limits import loaded_bytes
@@ -19,7 +20,7 @@ WITHIN = 1.10
 SPARING_WITHIN, SPARING_LOADS = 1.03, 0.9
 
 
-def shortlist(trials: Sequence[Trial], loads: Callable[[Trial], int] | None = None) -> list[Trial]:
+def shortlist(trials: Sequence[Trial], loads: Callable[[Trial], float] | None = None) -> list[Trial]:
     """The fastest complete trials: 3 at most, within 10 % of the best median, each kernel once.
 
     Where power may limit the device there are 2: the fastest one, and of those within 3 % the one that loads
@@ -39,18 +40,23 @@ def shortlist(trials: Sequence[Trial], loads: Callable[[Trial], int] | None = No
     return chosen
 
 
-def loads_at_the_limit(problem: GemmProblem, device: DeviceSpec) -> Callable[[Trial], int] | None:
-    """A function for the bytes of A and B that a trial's kernel loads; None unless power may limit the
-    device."""
+def loads_at_the_limit(problem: GemmProblem, device: DeviceSpec) -> Callable[[Trial], float] | None:
+    """A function for the bytes of A and B that a trial's kernel loads, infinite for a config of an earlier
+    release; None unless power may limit the device."""
 
-    def loads(trial: Trial) -> int:
-        family = FAMILIES[trial.config.family]
-        return loaded_bytes(problem, family.plan(family.completed(trial.config), problem, device).grid)
+    def loads(trial: Trial) -> float:
+        family = FAMILIES.get(trial.config.family)
+        if family is None:
+            return math.inf
+        config = family.completed(trial.config)
+        if family.why_invalid(config, problem, device):
+            return math.inf
+        return loaded_bytes(problem, family.plan(config, problem, device).grid)
 
     return loads if power_may_limit(problem, device) else None
 
 
-def _sparing(ranked: Sequence[Trial], loads: Callable[[Trial], int]) -> Sequence[Trial]:
+def _sparing(ranked: Sequence[Trial], loads: Callable[[Trial], float]) -> Sequence[Trial]:
     """The fastest trial, and the one near it that loads the fewest bytes; the second fastest instead if that
     does not load a tenth less than the fastest."""
     fastest, *others = ranked

@@ -7,7 +7,8 @@ import sqlite3
 
 SPACE = "make space on its disk"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}  # the last as a file is opened
+# The second as a file is opened, the third at a quota or a limit on the length of files.
+_SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_WRITE}
 _POSTGRES_FULL = "53100"
 
 

@@ -37,7 +37,7 @@ from tuner.workers.process import (
     python,
     was_killed,
 )
-from tuner.workers.recovery import DeviceSetAside, Recovery, gpu_state
+from tuner.workers.recovery import DeviceNotStarted, DeviceSetAside, Recovery, gpu_state
 from tuner.workers.shared_memory import Region
 
 _COUNT_CUDA = "from tilewright.launch.driver import device_count; print(device_count())"
@@ -63,7 +63,8 @@ class Bench:
     asking.
 
     A crash or a hang of the device's process fails the call that caused it; the next call starts a new
-    process. A programming error in the process is a ``RuntimeError`` here.
+    process. Any call raises :class:`tuner.workers.recovery.DeviceAway` if that does not start, or the device
+    is set aside. A programming error in the process is a ``RuntimeError`` here.
 
     Attributes:
         name: ``host`` or ``cuda:0`` and so on.
@@ -209,7 +210,7 @@ class Bench:
             fewest_samples: samples of an artifact that is not pruned, at least.
 
         Raises:
-            DeviceUnavailable: the process does not start, or a library is missing.
+            DeviceUnavailable: a library is missing.
         """
         header = {"op": "trial", "problem": problem.to_dict(), "incumbent_us": incumbent_us}
         header |= {"fewest_samples": fewest_samples}
@@ -261,12 +262,14 @@ class Bench:
 
         Raises:
             WorkerDied, WorkerTimeout, LaunchError: a candidate broke the device's process.
-            DeviceUnavailable: the process does not start, or a library is missing.
+            DeviceUnavailable: a library is missing.
             RaceCancelled: ``cancelled`` was set, which is looked at between two slices.
         """
         header = {"op": "race", "problem": problem.to_dict(), "rules": encode(rules)}
         payloads, hidden = [artifact.to_bytes() for artifact in artifacts], self._hidden()
         for _ in range(_RACE_STARTS):
+            if cancelled and cancelled.is_set():
+                raise RaceCancelled("the job was cancelled before a race")
             try:
                 samples = self._race_once(header, payloads, timeout_s, cancelled)
             except WorkerDied as error:
@@ -292,6 +295,7 @@ class Bench:
         reply = self._call({**header, "resume": False}, payloads, timeout_s=timeout_s)
         while reply.header["state"] == "open":
             if cancelled and cancelled.is_set():
+                self._call({"op": "end_race"}, timeout_s=timeout_s)
                 raise RaceCancelled("the job was cancelled during a race")
             reply = self._call({"op": "race", "resume": True}, timeout_s=timeout_s)
         return decode(RaceSamples, reply.header["samples"]) if reply.header["state"] == "done" else None
@@ -368,7 +372,7 @@ class Bench:
             yield
         except WorkerNotStarted as error:
             reason = f"the process of {self.name} does not start: {error}"
-            raise DeviceUnavailable(f"{reason}; 'tilewright doctor' there says what is missing") from error
+            raise DeviceNotStarted(f"{reason}; 'tilewright doctor' there says what is missing") from error
 
 
 def _neighbours(spec: DeviceSpec, identity: str) -> Any:

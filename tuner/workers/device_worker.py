@@ -54,6 +54,7 @@ class DeviceServer:
             "trial": self._trial,
             "tile_hints": self._tile_hints,
             "race": self._run_race,
+            "end_race": self._end_race,
             "gemm": self._gemm,
             "rehearse": self._rehearse,
             "conditions": self._conditions,
@@ -187,6 +188,11 @@ class DeviceServer:
             return Frame({"kind": "ok", "state": "done", "samples": encode(contest.samples())})
         self._race = contest
         return Frame({"kind": "ok", "state": "open" if contest else "lost"})
+
+    def _end_race(self, _request: Frame) -> Frame:
+        """Drop a race that nobody waits for any more."""
+        self._race = None
+        return Frame({"kind": "ok"})
 
     def _gemm(self, request: Frame) -> Frame:
         header = request.header

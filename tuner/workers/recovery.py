@@ -22,7 +22,15 @@ _Why = Callable[[GpuState, GpuState], str | None]
 _log = logging.getLogger("tilewright.workers")
 
 
-class DeviceSetAside(DeviceUnavailable):
+class DeviceAway(DeviceUnavailable):
+    """A device that takes no work for now. What it began goes back to where it came from."""
+
+
+class DeviceNotStarted(DeviceAway):
+    """The process of a device does not start."""
+
+
+class DeviceSetAside(DeviceAway):
     """A GPU did not come back after a process on it was killed. It is used again once it comes back, or once
     an admin releases it."""
 

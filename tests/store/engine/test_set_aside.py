@@ -17,7 +17,6 @@ from service.engine import device_queue
 from service.engine.engine import LocalEngine
 from service.engine.health import Trouble
 from service.settings import Settings
-from tilewright.errors import DeviceUnavailable
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tuner.devices.base import GpuState
@@ -26,7 +25,8 @@ from tuner.store.database import Store, WritersBusy
 from tuner.store.queue import claims
 from tuner.workers.bench import Bench
 from tuner.workers.device_lock import DeviceLock
-from tuner.workers.recovery import DeviceSetAside, Recovery
+from tuner.workers.process import python
+from tuner.workers.recovery import DeviceNotStarted, DeviceSetAside, Recovery
 
 BACK = GpuState(0, (), 1980, ())
 LOST = GpuState(2**32, (), 1980, (), complete=True)
@@ -175,7 +175,7 @@ def test_a_device_that_does_not_start_takes_no_job(
     wait_for(lambda: queue.health().ok)
 
     def dead() -> None:
-        raise DeviceUnavailable("the process of host does not start")
+        raise DeviceNotStarted("the process of host does not start")
 
     with monkeypatch.context() as patch:
         patch.setattr(queue.bench, "come_back", dead)
@@ -188,6 +188,48 @@ def test_a_device_that_does_not_start_takes_no_job(
         assert job(store, job_id).status is JobStatus.QUEUED
         assert "does not start" in queue.health().reason
     wait_for(lambda: job(store, job_id).status is JobStatus.SUCCEEDED, 120)
+
+
+@pytest.mark.parametrize("end", [JobStatus.SUCCEEDED, JobStatus.CANCELLED, JobStatus.QUEUED])
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+def test_a_job_does_not_fail_with_a_device_that_does_not_start(
+    store: Store, here: Surroundings, end: JobStatus
+) -> None:
+    queue = here.engine.queues["host"]
+    request = TuneRequest(GemmProblem(48, 48, 48, "float32", "nn"), max_trials=30)
+    with store.begin() as session:
+        job_id = jobs.submit(session, request, queue.bench.spec)[0].id
+    here.engine.wake()
+    wait_for(lambda: _trials(store, job_id) >= 2, 60)
+    command, pid = list(queue.bench._process._argv), queue.bench._process.pid
+    queue.bench._process._argv[:] = python("-c", "import time; time.sleep(0.5); raise SystemExit(1)")
+    here.kill()
+    wait_for(lambda: queue.bench._process.pid not in (None, pid))
+    if end is JobStatus.QUEUED:
+        here.engine.stop()
+    elif end is JobStatus.CANCELLED:
+        with store.begin() as session:
+            jobs.request_cancel(session, job_id)
+        here.engine.cancel(job_id)
+    queue.bench._process._argv[:] = command
+    wait_for(lambda: job(store, job_id).status is end, 120)
+    assert job(store, job_id).error is None
+
+
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+def test_a_helper_whose_device_does_not_start_gives_its_trials_back(
+    here: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, left = here.engine.queues["host"], threading.Event()
+
+    def dead() -> None:
+        raise DeviceNotStarted("the process of host does not start")
+
+    assert queue._helper is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(queue._helper, "leave", left.set)
+        patch.setattr(queue.bench, "come_back", dead)
+        assert left.wait(10)
 
 
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)

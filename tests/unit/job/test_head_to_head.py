@@ -91,3 +91,20 @@ def test_a_device_where_no_head_to_head_works_does_not_race_every_kernel(level: 
     with pytest.raises(WorkerDied, match="SIGSEGV"):
         lab.tune(max_trials=40, level=level)
     assert len({kernel for race in lab.bench.races for kernel in race}) == 6, "those of two shortlists"
+
+
+def test_a_kernel_that_a_final_left_out_does_not_come_back() -> None:
+    lab = lab_of(1.06)  # two in the final, one more that is complete
+
+    def race(_artifacts: object) -> None:
+        racing, is_final = lab.bench.races[-1], lab.bench.race_seeds[-1] == 0
+        if kernels(lab)[1] in racing and not (is_final and len(racing) == 1):
+            raise ERRORS[1]
+
+    def tried(text: str) -> Outcome:
+        return Outcome.WRONG_RESULT if lab.bench.races and text == kernels(lab)[0] else Outcome.OK
+
+    lab.bench.on_race, lab.bench.on_trial = race, tried
+    best = lab.tune(max_trials=10)
+    assert best is not None
+    assert str(best.config) == kernels(lab)[2], "0 was wrong when it was tried again, 1 has no head-to-head"

@@ -64,6 +64,25 @@ def test_a_row_that_cannot_be_searched_on_keeps_the_winner_of_its_race() -> None
     assert lab.recorder.errors == {}
 
 
+def test_a_row_whose_later_search_fails_has_what_it_measured_until_then() -> None:
+    lab, known, builds = Lab(), set[str](), itertools.count()
+    lab.bench.vendor_us, plain = 20.0, lab.bench.cost
+
+    def cost(text: str) -> float:
+        if not lab.bench.races:
+            known.add(text)
+        return plain(text) * (1.0 if text in known else 0.3)
+
+    lab.bench.cost = lab.bench.under_load = cost
+    fail_to_build(lab, lambda: bool(lab.bench.races) and next(builds) == 8)
+    for best in run(lab):
+        measured = [
+            one.timing.median_us for one in lab.recorder.kept if one.m == best.problem.m and one.timing
+        ]
+        assert best.timing.median_us == pytest.approx(min(measured), rel=0.02)
+    assert next(builds) > 8
+
+
 def test_a_kernel_that_is_not_built_again_is_not_measured_on_other_rows() -> None:
     whole = Lab()
     best = run(whole)

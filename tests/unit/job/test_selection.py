@@ -24,7 +24,7 @@ from tuner.job.selection import (
     final_result,
     interference,
 )
-from tuner.job.shortlist import FINAL_CANDIDATES, shortlist
+from tuner.job.shortlist import FINAL_CANDIDATES, loads_at_the_limit, shortlist
 from tuner.measure.race import (
     BURSTS_TOO_HIGH,
     BURSTS_TOO_LOW,
@@ -89,6 +89,14 @@ def test_where_power_limits_the_final_has_the_fastest_and_the_most_sparing(loads
     found = shortlist([*reversed(trials)], lambda one: loads[one.number])
     assert [one.number for one in found] == chosen
     assert shortlist(trials[:1], lambda one: loads[one.number]) == trials[:1]
+
+
+def test_a_family_that_is_gone_loads_no_less_than_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.job.shortlist.power_may_limit", lambda _problem, _device: True)
+    gone = [dataclasses.replace(trial(i, 100.0 + i), config=Config.of("gone", {"i": i})) for i in range(3)]
+    loads = loads_at_the_limit(PROBLEM, DEVICE)
+    assert [one.number for one in shortlist(gone, loads)] == [0, 1]
+    assert [one.number for one in shortlist([gone[0], gone[1], trial(5, 102.0)], loads)] == [0, 5]
 
 
 @pytest.mark.parametrize("limits", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import host_kernels
@@ -15,7 +16,7 @@ from tilewright.errors import DeviceUnavailable
 from tilewright.schema.codec import encode
 from tilewright.schema.trial import Outcome
 from tuner.measure.race import Race, RaceRules
-from tuner.workers.bench import Bench
+from tuner.workers.bench import Bench, RaceCancelled
 from tuner.workers.device_worker import DeviceServer
 from tuner.workers.frames import Frame
 from tuner.workers.process import WorkerProcess, python
@@ -107,3 +108,24 @@ def test_any_request_between_two_slices_of_a_race_costs_a_warm_up(monkeypatch: p
             server.handle(Frame({"op": "conditions"}))
         assert server.handle(Frame({"op": "race", "resume": True})).header["state"] == "open"
         assert len(warm_ups) == expected
+
+
+def test_a_race_of_a_job_that_was_cancelled_before_does_not_start(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, cancelled = list[object](), threading.Event()
+    cancelled.set()
+    monkeypatch.setattr(bench, "_call", lambda *given, **_: calls.append(given))
+    with pytest.raises(RaceCancelled):
+        bench.race([artifact(bench.spec.arch)], PROBLEM, RaceRules(3, 1), 30, cancelled)
+    assert calls == []
+
+
+def test_the_device_keeps_no_race_that_was_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.workers.device_worker._SLICE_S", 0.0)
+    server = DeviceServer("host")
+    header = {"op": "race", "problem": PROBLEM.to_dict(), "rules": encode(RaceRules(9, 1, vendor=False))}
+    kernel = artifact(server._device.spec.arch).to_bytes()
+    assert server.handle(Frame({**header, "resume": False}, (kernel,))).header["state"] == "open"
+    server.handle(Frame({"op": "end_race"}))
+    assert server.handle(Frame({"op": "race", "resume": True})).header["state"] == "lost"
