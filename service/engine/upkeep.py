@@ -1,20 +1,24 @@
-"""Upkeep in the background: a thread that prunes the database, and settles lost imports, once an hour."""
+"""Upkeep in the background: a thread that takes back lost jobs every few seconds, and that prunes the
+database and settles lost imports once an hour."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.settings import Settings
 from tilewright.errors import TilewrightError
 from tuner.store.database import Store
+from tuner.store.queue import claims
 from tuner.store.upkeep.retention import Kind, prune
 from tuner.store.upkeep.staging import settle_lost
 
 _FIRST_S = 60.0
 _PAUSE_S = 3600.0
+_LOOK_S = 5.0  # from one look for lost jobs to the next
 _STOP_S = 10.0
 log = logging.getLogger("tilewright.upkeep")
 
@@ -25,16 +29,19 @@ def kept_days(settings: Settings) -> dict[Kind, float]:
 
 
 class Upkeep:
-    """Prunes the database as the settings say, a minute after its start and then once an hour."""
+    """Prunes the database as the settings say, a minute after its start and then once an hour. Meanwhile it
+    takes back lost jobs of any device class: there may be no queue of theirs any more, as where the power
+    limit of the only device was changed."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         self._settings = settings
+        self._leases = claims.LeaseWatch(settings.lease_s, 2 * _LOOK_S)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
 
     def start(self) -> None:
-        """Prune from now on."""
+        """Work from now on."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -43,10 +50,26 @@ class Upkeep:
         self._thread.join(_STOP_S)
 
     def _run(self) -> None:
-        pause = _FIRST_S
-        while not self._stopping.wait(pause):
-            self.prune()
-            pause = _PAUSE_S
+        due = time.monotonic() + _FIRST_S
+        while not self._stopping.wait(_LOOK_S):
+            self.take_back()
+            if time.monotonic() >= due:
+                self.prune()
+                due = time.monotonic() + _PAUSE_S
+
+    def take_back(self) -> None:
+        """Queue again, or end, the jobs whose server died or does not renew their leases."""
+        try:
+            with self._store.begin() as session:
+                lost = claims.requeue_lost(session, None, self._leases)
+        except (SQLAlchemyError, TilewrightError) as error:
+            log.warning("lost jobs were not looked for; trying again: %s", error)
+        except Exception:
+            # NOTE: the boundary of the thread, as below.
+            log.exception("the look for lost jobs failed; trying again")
+        else:
+            for job_id in lost:
+                log.info("job %s was interrupted; it waits with its trials", job_id)
 
     def prune(self) -> None:
         """Settle lost imports and prune, once."""

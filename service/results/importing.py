@@ -22,6 +22,7 @@ from service.results.uploads import BadLine, Named
 from tilewright.artifact import Artifact
 from tilewright.errors import ArtifactError, InvalidProblem, TilewrightError
 from tilewright.schema.entries import Import
+from tilewright.schema.problem import GemmProblem
 from tilewright.wire import Counts, Format, ImportAnswer
 from tuner.store import best, entities, exchange, imports, trials
 from tuner.store.access import audit, keys
@@ -33,7 +34,8 @@ from tuner.store.upkeep import staging
 
 log = logging.getLogger("tilewright.imports")
 _UNTRUSTED = (
-    "is signed by {}, which is not trusted here; if you trust it, 'tilewright trust add' it and import again"
+    "is signed by {}, which is not trusted here; if you trust it, 'tilewright trust add' it, delete this"
+    " import and import again"
 )
 
 
@@ -151,6 +153,7 @@ class _Merging:
         """
         self._joined.clear()
         imports.alone(session)
+        entities.ensure_problems(session, (problem for run in runs for problem in _problems(run.first)))
         for run in runs:
             self._take(session, run)
         staging.go_on(session, self._staged, self._joined)
@@ -227,6 +230,16 @@ class _Merging:
         if kernel and kernel.digest == digest and not is_kept:
             self._keep(session, kernel)  # it was known, and deleted since with the import that brought it
         best.stage(session, line.best, line.created, self._staged.id)
+
+
+def _problems(line: Line) -> tuple[GemmProblem, ...]:
+    """The problems that a record names."""
+    match line:
+        case EndedJob():
+            return tuple(line.request.problems)
+        case Winner():
+            return (line.best.problem,)
+    return ()
 
 
 def _need_job(session: Session, job_id: str) -> None:

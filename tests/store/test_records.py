@@ -23,6 +23,7 @@ from store_samples import HOST, TRUSTED, artifact
 from kernels.base.tile_hint import TileHint
 from service.results import uploads
 from tilewright import wire
+from tilewright.artifact import Serves
 from tilewright.schema import codec
 from tilewright.schema.config import Config
 from tilewright.schema.config_set import ConfigSet, SetEntry
@@ -288,11 +289,13 @@ def test_a_trial_is_stored_and_travels(store: Store) -> None:
 
 
 def test_a_winner_is_stored_and_travels(store: Store) -> None:
-    won = filled(BestConfig)
+    plan = dataclasses.replace(artifact().plan, serves=Serves.of(PROBLEM))
+    kernel = dataclasses.replace(artifact(), plan=plan)
+    won = dataclasses.replace(filled(BestConfig), artifact=kernel.digest)
     with store.begin() as session:
         imports.enter(session, TRUSTED)
         exchange.merge_job(session, filled(EndedJob), TRUSTED)
-        entities.put_artifact(session, artifact())
+        entities.put_artifact(session, kernel)
         winners.merge(session, won, THEN, TRUSTED)
     with store.read() as session:
         (stored,) = winners.exact(session, won.device_class, won.problem)

@@ -153,6 +153,16 @@ def test_a_decidedly_better_winner_stays(store: Store) -> None:
         assert winners.merge(session, best(problem(), speedup=1.5), later, TRUSTED) == "known"
 
 
+def test_the_later_winner_stays_where_the_driver_is_another(store: Store) -> None:
+    """Though it is slower: the other one is stale."""
+    slower = best(problem(), speedup=1.5)
+    slower = dataclasses.replace(slower, provenance=dataclasses.replace(slower.provenance, driver="linux 7"))
+    with store.begin() as session:
+        entities.put_artifact(session, artifact())
+        winners.merge(session, best(problem(), speedup=2.0), THEN, TRUSTED)
+        assert winners.merge(session, slower, THEN + timedelta(days=1), TRUSTED) == "in use"
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_winners_that_differ_end_with_the_best_in_any_order(store: Store, order: tuple[int, ...]) -> None:
     """Each lies within the spread between races of the next."""

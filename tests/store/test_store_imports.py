@@ -39,7 +39,7 @@ from service.http.views import cursor, import_cursor, import_place
 from service.settings import Settings
 from tilewright.schema.entries import Import, ImportCounts, RecordCounts
 from tilewright.schema.job import JobStatus, TuneRequest
-from tilewright.schema.problem import GemmProblem
+from tilewright.schema.problem import GemmProblem, Layout
 from tilewright.schema.trial import QUICK_METHOD, BestConfig, LadderKernel, Outcome, Trial
 from tuner.job import neighbours
 from tuner.store import best as winners
@@ -288,6 +288,15 @@ def test_a_trusted_winner_without_its_kernel_waits(store: Store) -> None:
         assert winners.merge(session, foreign(problem()), ENTERED, TRUSTED) == "waiting"
 
 
+def test_a_trusted_winner_whose_kernel_computes_other_problems_waits(store: Store) -> None:
+    """Its own computes row-major operands."""
+    turned = problem(layout=Layout.TT)
+    with store.begin() as session:
+        entities.put_artifact_bytes(session, ELSE.to_bytes(), TRUSTED.id)
+        assert winners.merge(session, foreign(turned), ENTERED, TRUSTED) == "waiting"
+        assert winners.exact(session, HOST_CLASS, turned) == []
+
+
 def test_jobs_of_this_store_and_trusted_ones_take_no_trials_of_others(store: Store) -> None:
     with store.begin() as session:
         mine, _ = jobs.submit(session, request(), HOST)
@@ -301,10 +310,15 @@ def test_jobs_of_this_store_and_trusted_ones_take_no_trials_of_others(store: Sto
         assert not exchange.merge_job(session, JOB, UNTRUSTED)
 
 
-def test_a_signed_job_replaces_one_that_nobody_signed(store: Store) -> None:
+def test_a_signed_job_enters_once_the_one_that_nobody_signed_is_deleted(store: Store) -> None:
+    """An import that broke off could not bring it back."""
     with store.begin() as session:
         exchange.merge_job(session, JOB, UNTRUSTED)
         trials.merge(session, JOB.id, [trials.prepared(trial(0, median=1e-3), ENTERED)], UNTRUSTED)
+        with pytest.raises(StoreError, match=f"'tilewright delete import {UNTRUSTED.id}' and import again"):
+            exchange.merge_job(session, JOB, TRUSTED)
+        assert trials.count(session, JOB.id) == 1
+        imports.remove(session, UNTRUSTED.id)
         assert exchange.merge_job(session, JOB, TRUSTED)
         assert not exchange.merge_job(session, JOB, TRUSTED)
         assert trials.of_job(session, JOB.id) == []
@@ -596,6 +610,17 @@ def test_what_a_job_left_waiting_is_raced_again_a_day_later(
         hours_pass(store, 23)
         assert not queue_imported(store), "not at once"
         hours_pass(store, 2)
+
+
+def test_what_waits_is_not_raced_beside_a_ladder_with_its_problem(store: Store) -> None:
+    of = problem(32)
+    with store.begin() as session:
+        assert winners.merge(session, foreign(of), ENTERED, UNTRUSTED) == "waiting"
+        assert imported.take_waiting(session, HOST_CLASS, of)
+        jobs.submit(session, TuneRequest(problem(64), (32, 64), max_trials=20), HOST)
+    hours_pass(store, 25)
+    with store.read() as session:
+        assert imported.waiting_problem(session, HOST_CLASS) is None
 
 
 @pytest.mark.parametrize("limits", [{"max_extent": 65}, {"max_gemm_bytes": 100_000}])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import io
+import json
 import sqlite3
 import subprocess
 import sys
@@ -17,14 +19,17 @@ import pytest
 from databases import on_both
 from sqlalchemy import func, select, text, true
 from sqlalchemy.exc import OperationalError
-from store_samples import HOST, HOST_CLASS, request
+from store_samples import ENTERED, HOST, HOST_CLASS, best, problem, request
 
-from tilewright.schema.job import JobStatus
-from tuner.store import jobs, sets
+from service.results import importing
+from tilewright.schema.job import JobStatus, TuneRequest
+from tilewright.wire import Format
+from tuner.store import entities, exchange, jobs, sets
 from tuner.store.access import keys
 from tuner.store.database import Store
 from tuner.store.engines import sqlite_engine
 from tuner.store.engines.sqlite_engine import Changes
+from tuner.store.exchange import EndedJob, Line, Winner
 from tuner.store.models import JobRow
 from tuner.store.queue import claims
 
@@ -124,6 +129,43 @@ def test_a_follower_sees_every_event_once(store: Store) -> None:
         everything = [event.id for event in jobs.events_after(session, job_id)]
     assert len(everything) == 1 + 15 * WORKERS
     assert seen == everything
+
+
+EARLIER, LATER = problem(8), problem(9)  # as all transactions keep problems that are new
+
+
+def submit_ladder(store: Store) -> None:
+    with store.begin() as session:
+        jobs.submit(session, TuneRequest(LATER, (8, 9)), HOST)
+
+
+def import_ladder(store: Store) -> None:
+    import_lines(
+        store, EndedJob("a" * 32, TuneRequest(LATER, (8, 9)), HOST, JobStatus.CANCELLED, ENTERED, ENTERED)
+    )
+
+
+def import_winners(store: Store) -> None:
+    import_lines(store, Winner(best(LATER), ENTERED), Winner(best(EARLIER), ENTERED))
+
+
+def import_lines(store: Store, *lines: Line) -> None:
+    content = b"".join(json.dumps(exchange.to_plain(one)).encode() + b"\n" for one in lines)
+    importing.merge(store, io.BytesIO(content), Format.NDJSON, None, "me")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)  # SQLite has one writer
+@pytest.mark.parametrize("step", [submit_ladder, import_ladder, import_winners])
+def test_no_two_wait_for_each_other_to_keep_new_problems(store: Store, step: Callable[[Store], None]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with store.begin() as session:
+            entities.ensure_problem(session, EARLIER)
+            waiting = pool.submit(step, store)
+            while not session.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")):
+                assert not waiting.done()
+            entities.ensure_problem(session, LATER)
+        waiting.result(20.0)
 
 
 PROCESSES, JOBS = 4, 100

@@ -82,11 +82,12 @@ def _on_ladder(best: BestConfig, stored: Sequence[BestConfig]) -> BestConfig:
 def merge(session: Session, best: BestConfig, created: datetime, entering: Import) -> Merged:
     """Keep the winner of a race that another store ran.
 
-    A winner of a trusted import whose artifact is stored comes into use if it is better than the stored
-    winner by its whole interval, or as a full one is than a quick one, or later and not worse so. Stores that
-    merge each other's winners end with the same one where no intervals overlap. It never replaces a winner
-    that was raced here, be it quarantined, nor one that is served by one that a quarantine holds back. Any
-    other imported winner waits to be built and raced here.
+    A winner of a trusted import whose artifact is stored and computes the problem comes into use if it is
+    better than the stored winner by its whole interval, or as a full one is than a quick one, or later and
+    not worse so. Stores that merge each other's winners end with the same one where all were raced by one
+    method on one driver and no intervals overlap. It never replaces a winner that was raced here, be it
+    quarantined, nor one that is served by one that a quarantine holds back. Any other imported winner waits
+    to be built and raced here.
     """
     here = exact(session, best.device_class, best.problem)
     if here and quarantine.of_winner(session, best.config, best.provenance, created) is not None:
@@ -96,7 +97,8 @@ def merge(session: Session, best: BestConfig, created: datetime, entering: Impor
     raced_here = session.scalar(
         _all().with_only_columns(BestConfigRow.id).where(*mine, BestConfigRow.import_id.is_(None))
     )
-    if raced_here is not None or not entering.trusted or not entities.has_artifact(session, best.artifact):
+    usable = entering.trusted and entities.computes(session, best.artifact, best.problem)
+    if raced_here is not None or not usable:
         return _wait(session, best, created, entering, here)
     for stored in here:
         older = stored.created >= created and not _outdoes(best, stored.best)
@@ -162,7 +164,7 @@ def _replace(session: Session, best: BestConfig, created: datetime, import_id: s
 
 def _outdoes(earlier: BestConfig, later: BestConfig) -> bool:
     """Whether the earlier winner is better: by its kind of race, or by the whole of its interval. Another
-    race might rank them otherwise."""
+    race might rank them otherwise. On another driver it is not, because its result is stale there."""
     if earlier.timing.disturbed or later.timing.disturbed:
         return not earlier.timing.disturbed
     if earlier.provenance.quick is not later.provenance.quick:

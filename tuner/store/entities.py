@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from sqlalchemy import ColumnElement, Select, bindparam, delete, exists, or_, select, update
 from sqlalchemy.orm import Session
 
-from tilewright.artifact import Artifact
+from tilewright.artifact import Artifact, LaunchPlan
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tuner.store.database import Values, insert_new, insert_or_update, parts
@@ -87,6 +87,13 @@ def ensure_problem(session: Session, problem: GemmProblem) -> int:
         logs = {f"log2_{name}": math.log2(getattr(problem, name)) for name in ("m", "n", "k")}
         insert_new(session, ProblemRow, {**data, **logs, "canonical": text})
     return found
+
+
+def ensure_problems(session: Session, problems: Iterable[GemmProblem]) -> dict[GemmProblem, int]:
+    """The ids of problems, see :func:`ensure_problem`. They are kept in one order for all, so that no two
+    transactions wait for each other's new problems: one that keeps several begins with this."""
+    in_order = sorted(set(problems), key=lambda one: canonical(one.to_dict()))
+    return {problem: ensure_problem(session, problem) for problem in in_order}
 
 
 def unnamed_problems() -> Select[int]:
@@ -170,6 +177,15 @@ def need_artifact(session: Session, digest: str) -> bool:
 def has_artifact(session: Session, digest: str) -> bool:
     """Whether an artifact is kept."""
     return session.scalar(select(ArtifactRow.digest).where(ArtifactRow.digest == digest)) is not None
+
+
+def computes(session: Session, digest: str, problem: GemmProblem) -> bool:
+    """Whether an artifact is kept whose kernel computes a problem."""
+    query = select(ArtifactRow.digest, ArtifactRow.header).where(ArtifactRow.digest == digest)
+    return any(plan.why_not(problem) is None for plan in _PLANS.readable(session.execute(query)))
+
+
+_PLANS = RowReader("kernel", lambda digest, _: digest, lambda _, header: LaunchPlan.from_dict(header["plan"]))
 
 
 def lacking(session: Session, digests: Iterable[str]) -> list[str]:

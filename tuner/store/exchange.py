@@ -171,17 +171,20 @@ def ended_jobs(
 def merge_job(session: Session, job: EndedJob, entering: Import) -> bool:
     """Store a job; False if the store has it already.
 
-    One of an import that nobody trusted signed makes way, with its trials, for one that a trusted key signed.
-
     Raises:
-        StoreError: as :func:`need_ended`.
+        StoreError: as :func:`need_ended`; or a trusted key signed it, and the store has it from an import
+            that nobody trusted signed.
     """
     need_ended(session, job.id, entering)
-    sound = session.scalar(select(imports.is_trusted()).where(JobRow.id == job.id))
-    if sound or (sound is not None and not entering.trusted):
+    untrusted = select(JobRow.import_id).where(JobRow.id == job.id, ~imports.is_trusted())
+    if entering.trusted and (import_id := session.scalar(untrusted)):
+        # NOTE: it does not make way, because it could not be brought back if this import broke off.
+        raise StoreError(
+            f"job {job.id} is here from import {import_id}, which no trusted key signed; take that out by"
+            f" 'tilewright delete import {import_id}' and import again"
+        )
+    if has_job(session, job.id):
         return False
-    if sound is not None:
-        imports.remove_jobs(session, [job.id])
     values = records.row_values(
         JobRow,
         job,

@@ -306,8 +306,9 @@ def _create_or_join(
 
 
 def _values(session: Session, request: TuneRequest, device: DeviceSpec, digest: str) -> dict[str, Any]:
+    problem_ids = entities.ensure_problems(session, request.problems)
     return {
-        "problem_id": entities.ensure_problem(session, request.problem),
+        "problem_id": problem_ids[request.problem],
         "device_id": entities.see_device(session, device),
         "device_class": device.device_class.id,
         "options": request.options,

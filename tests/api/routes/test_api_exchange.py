@@ -281,7 +281,10 @@ def test_a_file_that_was_changed_or_is_of_nobody_known_brings_configs_and_times_
             with pytest.raises(ServiceError, match="no answer on"):
                 other.best_config(TUNED, device_class=tuned.device_class)
             assert other.job(tuned.id).import_id
-            # What is imported again, once its key is trusted, takes the place of what nobody signed.
+            # What nobody trusted signed does not make way once its key is trusted.
+            with pytest.raises(ServiceError, match="which no trusted key signed; take that out by"):
+                other.import_results(io.BytesIO(exported))
+            other.delete_import(other.job(tuned.id).import_id or "")
             answer = other.import_results(io.BytesIO(exported))
             assert (answer.trusted, answer.added.jobs, answer.dropped) == (
                 True,

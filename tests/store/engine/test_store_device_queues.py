@@ -13,7 +13,7 @@ import store_samples as samples
 from engine_lab import FakeBench, job, submit, wait_for
 from sqlalchemy import update
 
-from service.engine import device_queue, engine, staleness
+from service.engine import device_queue, engine, staleness, upkeep
 from service.settings import Settings
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.problem import DType
@@ -137,6 +137,27 @@ def second(store: Store, tmp_path: Any) -> Iterator[engine.LocalEngine]:
     made = engine.LocalEngine(store, settings)
     yield made
     made.stop()
+
+
+@pytest.mark.parametrize(
+    ("asked_to_stop", "status"), [(False, JobStatus.QUEUED), (True, JobStatus.CANCELLED)]
+)
+def test_a_lost_job_of_a_device_class_without_a_queue_is_taken_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch, asked_to_stop: bool, status: JobStatus
+) -> None:
+    """As where the service was killed and its device has another power limit since."""
+    monkeypatch.setattr(upkeep, "_LOOK_S", 0.1)
+    lost, held = (submit(store, seed) for seed in (1, 2))
+    with store.begin() as session:
+        for lease_s in (0.5, 30.0):
+            claims.claim(session, samples.HOST_CLASS, "on another machine", lease_s)
+        if asked_to_stop:
+            assert jobs.request_cancel(session, lost)
+    service = upkeep.Upkeep(store, Settings())
+    service.start()
+    wait_for(lambda: job(store, lost).status is status)
+    service.stop()
+    assert job(store, held).status is JobStatus.RUNNING
 
 
 @pytest.mark.long

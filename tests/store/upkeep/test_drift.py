@@ -223,6 +223,23 @@ def test_a_winner_is_marked_as_long_as_it_drifts_on_any_device(store: Store, won
         assert is_marked(store) is marked
 
 
+def test_a_drift_from_before_its_race_marks_no_winner(store: Store, won: str) -> None:
+    """As that of a device which left since."""
+    assert won
+    gone, here = IdleBench("one"), IdleBench("two")
+    for us in (2.0, 2.2):
+        age(store)
+        gone.us = us
+        look(store, gone)
+    assert is_marked(store)
+    with_winner(store)  # the same kernel wins again
+    for us, marked in ((2.0, False), (2.2, True), (2.0, False)):
+        age(store)
+        here.us = us
+        look(store, here)
+        assert is_marked(store) is marked
+
+
 def test_a_shift_that_stays_is_told_and_marked_until_it_is_gone(store: Store, won: str) -> None:
     assert won
     bench = IdleBench()

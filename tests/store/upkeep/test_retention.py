@@ -380,6 +380,7 @@ def test_the_command_and_the_service_prune_as_the_settings_say(
     kept = {kind: count for kind, count in EXPECTED.items() if kind is not Kind.TRIALS}
     assert run(TILEWRIGHT_KEEP_TRIALS_DAYS="0") == kept | {Kind.JOBS: 0}
     monkeypatch.setattr(upkeep, "_FIRST_S", 0.01)
+    monkeypatch.setattr(upkeep, "_LOOK_S", 0.01)
     settings = Settings(**{f"keep_{kind}_days": 30 for kind in Kind})
     service = upkeep.Upkeep(store, settings)
     service.start()
@@ -401,6 +402,7 @@ def test_an_unknown_error_does_not_end_the_upkeep_of_a_service(
 
     monkeypatch.setattr(upkeep, "_FIRST_S", 0.01)
     monkeypatch.setattr(upkeep, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(upkeep, "_LOOK_S", 0.01)
     monkeypatch.setattr(upkeep, "prune", broken)
     service = upkeep.Upkeep(store, Settings())
     service.start()

@@ -87,7 +87,11 @@ def signed_winner(count: int) -> bytes:
     lines += [
         Winner(dataclasses.replace(best(problem(8 * m)), job_id=""), ENTERED) for m in range(1, count + 1)
     ]
-    content = b"".join(json.dumps(exchange.to_plain(one)).encode() + b"\n" for one in lines)
+    return signed(b"".join(json.dumps(exchange.to_plain(one)).encode() + b"\n" for one in lines))
+
+
+def signed(content: bytes) -> bytes:
+    """Lines with the signature of the first test key."""
     sign = Signed(signer(1).sign(About.EXPORT, hashlib.sha256(content).hexdigest()))
     return content + json.dumps(exchange.to_plain(sign), separators=(",", ":")).encode() + b"\n"
 
@@ -429,6 +433,30 @@ def test_two_deletes_at_once_each_say_what_they_took(store: Store, monkeypatch: 
     with store.read() as session:
         told = {entry.who: entry.data for entry in audit.listing(session) if entry.action == "delete import"}
     assert (told["me"]["trials"], told["other"]["jobs"]) == (ALL, 1)
+
+
+def test_what_is_taken_back_is_nothing_of_a_trusted_import_that_came_since(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = merged(store, b"".join(PARTS[:11])).import_id
+    assert first
+    with broken_off(monkeypatch, "go_on", 3):
+        merged(store, b"".join(PARTS))
+    staging.remove(store, first, "me")
+    assert merged(store, signed(b"".join(PARTS)), signer(1).public_key).added.trials == ALL
+    die(store)
+    staging.settle_lost(store)
+    assert (staged(store), numbers(store, JOB)) == ([], list(range(ALL)))
+
+
+def test_a_trusted_import_that_breaks_off_takes_no_other_import_with_it(store: Store) -> None:
+    merged(store, b"".join(PARTS[:11]))
+    damaged = signed(b"".join([job_line(OTHER), *PARTS, b'{"kind":"?"}\n']))
+    with pytest.raises(BadLine, match=r"line 2: job b+ is here from import .* no trusted key signed"):
+        merged(store, damaged, signer(1).public_key)
+    assert (staged(store), numbers(store, JOB)) == ([], list(range(10)))
+    with store.read() as session:
+        assert jobs.get(session, OTHER) is None
 
 
 def test_what_another_service_settles_first_is_left_to_it(

@@ -143,8 +143,12 @@ def keep(session: Session, device: str, device_class: str, watched: Watched, now
     insert_or_update(session, CanaryRow, values, _IDENTITY, kept=kept)
     if (cause is Cause.DRIFT) != (watched.cause is Cause.DRIFT):
         where = {"device_class": device_class, "problem_id": problem_id, "artifact": watched.artifact}
+        raced = select(BestConfigRow.created).filter_by(**where).scalar_subquery()
         drifts = session.scalar(
-            select(func.count()).select_from(CanaryRow).filter_by(**where, cause=Cause.DRIFT.value)
+            select(func.count())
+            .select_from(CanaryRow)
+            .filter_by(**where, cause=Cause.DRIFT.value)
+            .where(CanaryRow.created >= raced)
         )
         mark = update(BestConfigRow).filter_by(**where)
         session.execute(mark.values(drifted=at if drifts else None))  # as long as it does on any device

@@ -183,9 +183,9 @@ class LeaseWatch:
         return [one for one, age in self._ages.items() if age >= (one[-1] or self._lease_s)]
 
 
-def requeue_lost(session: Session, device_class: str, watch: LeaseWatch) -> list[str]:
-    """Queue again the jobs without a live holder: the lease ended by ``watch``, or the holder was a process
-    of this machine that is gone. Returns their ids, oldest first.
+def requeue_lost(session: Session, device_class: str | None, watch: LeaseWatch) -> list[str]:
+    """Queue again the jobs of a device class, or of all, without a live holder: the lease ended by ``watch``,
+    or the holder was a process of this machine that is gone. Returns their ids, oldest first.
 
     Jobs that were asked to stop, or that get nowhere, end as in :func:`requeue_interrupted`.
     """
@@ -197,7 +197,7 @@ def requeue_lost(session: Session, device_class: str, watch: LeaseWatch) -> list
     return _requeue(session, device_class, lost)
 
 
-def _seen_to_end(session: Session, device_class: str, watch: LeaseWatch) -> ColumnElement[bool]:
+def _seen_to_end(session: Session, device_class: str | None, watch: LeaseWatch) -> ColumnElement[bool]:
     lease = JobRow.id, JobRow.attempt, JobRow.lease_until, JobRow.lease_s
     held = session.execute(select(*lease).where(_running(device_class)))
     ended = watch.ended([(row.id, row.attempt, row.lease_until, row.lease_s) for row in held])
@@ -211,7 +211,7 @@ def _seen_to_end(session: Session, device_class: str, watch: LeaseWatch) -> Colu
     return or_(JobRow.lease_until.is_(None), and_(or_(false(), *each), by_time))
 
 
-def _requeue(session: Session, device_class: str, lost: ColumnElement[bool]) -> list[str]:
+def _requeue(session: Session, device_class: str | None, lost: ColumnElement[bool]) -> list[str]:
     query = select(JobRow.id, JobRow.cancel_requested).where(_running(device_class), lost)
     # NOTE: a job whose row is locked is being written by its holder: it is not lost.
     query = query.order_by(JobRow.id).with_for_update(skip_locked=True)
@@ -244,5 +244,6 @@ def _is_stuck(session: Session, job_id: str) -> bool:
     return states.count(JobStatus.RUNNING) >= _MOST_STARTS
 
 
-def _running(device_class: str) -> ColumnElement[bool]:
-    return (JobRow.device_class == device_class) & (JobRow.status == JobStatus.RUNNING)
+def _running(device_class: str | None) -> ColumnElement[bool]:
+    running = JobRow.status == JobStatus.RUNNING
+    return running if device_class is None else (JobRow.device_class == device_class) & running

@@ -11,7 +11,7 @@ from tilewright.schema.config import Config
 from tilewright.schema.problem import GemmProblem
 from tuner.store import entities, misses, records
 from tuner.store.imports import has_entered
-from tuner.store.models import ImportedBestRow, JobRow, ProblemRow
+from tuner.store.models import ImportedBestRow, JobRow, LadderRow, ProblemRow
 from tuner.store.records import RowReader, WaitingBest, utc_now
 
 _AT_ONCE = 100
@@ -76,15 +76,16 @@ def take_waiting(session: Session, device_class: str, problem: GemmProblem) -> b
 
 def _untaken() -> ColumnElement[bool]:
     """Whether no device has taken up a waiting config, or one did more than a day ago and no job was at its
-    problem in the last day: however the one for it ended, it settled nothing."""
+    problem, or at a ladder with it, in the last day: however the one for it ended, it settled nothing."""
     ago = utc_now() - misses.AFTER_FAILURE
     job = exists().where(
         JobRow.device_class == ImportedBestRow.device_class,
-        JobRow.problem_id == ImportedBestRow.problem_id,
         JobRow.import_id.is_(None),
         or_(JobRow.finished.is_(None), JobRow.finished >= ago),
     )
-    return or_(ImportedBestRow.queued.is_(None), and_(ImportedBestRow.queued < ago, ~job))
+    alone = job.where(JobRow.problem_id == ImportedBestRow.problem_id)
+    row = job.where(LadderRow.job_id == JobRow.id, LadderRow.problem_id == ImportedBestRow.problem_id)
+    return or_(ImportedBestRow.queued.is_(None), and_(ImportedBestRow.queued < ago, ~alone, ~row))
 
 
 def _imported() -> Select[ImportedBestRow, str]:
