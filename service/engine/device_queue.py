@@ -20,7 +20,7 @@ from service.engine.retune import queue_imported, queue_stalest
 from service.metrics import Metrics
 from service.settings import Settings
 from tilewright.artifact import Artifact
-from tilewright.errors import TilewrightError
+from tilewright.errors import DeviceUnavailable, TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import DType, GemmProblem
@@ -241,24 +241,29 @@ class DeviceQueue:
                 mine = self._lock.acquire()
                 if mine:
                     self._step()
-            except DeviceAway as error:
-                self._stand_aside(error)
+            except DeviceSetAside as error:
+                self._give_back()
+                self._trouble = Trouble.SET_ASIDE, f"set aside: {error}"
+                self._wake.wait(_ASIDE_S)
+                self._wake.clear()
             except Exception as error:
                 # NOTE: the boundary of the thread: the device goes on after any error.
+                if isinstance(error, DeviceUnavailable):
+                    self._give_back()
                 trouble = Trouble.WAITING if outage(error) else Trouble.FAILED
                 self._trouble = trouble, why(error, backoff.seconds)
                 log.exception("device %s: %s", self.name, self._trouble[1])
                 backoff.pause()
             else:
                 backoff.reset()
-                self._trouble = None, ""
-                if not mine:
-                    self._trouble = Trouble.IN_USE, f"in use by another service (pid {self._lock.holder()})"
-                    self._stopping.wait(_TAKE_OVER_S)
+                if mine:
+                    self._trouble = None, ""
+                    continue
+                self._trouble = Trouble.IN_USE, f"in use by another service (pid {self._lock.holder()})"
+                self._stopping.wait(_TAKE_OVER_S)
 
-    def _stand_aside(self, error: DeviceAway) -> None:
-        """Give the job, or the trials of another one, back for other devices of the class, and wait a while
-        for this device."""
+    def _give_back(self) -> None:
+        """Give the job, or the trials of another one, back for other devices of the class."""
         try:
             if self._helper:
                 self._helper.leave()
@@ -268,10 +273,6 @@ class DeviceQueue:
             # NOTE: the boundary of the thread: the next look at the device gives the job back.
             if outage(failed) is None:
                 log.exception("device %s: its job was not given back; trying again", self.name)
-        aside = isinstance(error, DeviceSetAside)
-        self._trouble = (Trouble.SET_ASIDE, f"set aside: {error}") if aside else (Trouble.FAILED, str(error))
-        self._wake.wait(_ASIDE_S)
-        self._wake.clear()
 
     def _tell(self, trouble: Trouble | None, reason: str) -> None:
         self._trouble = trouble, reason

@@ -254,14 +254,20 @@ def test_gemms_come_between_the_slices_of_a_race(bench: Bench) -> None:
     assert [len(row) for row in samples[0].samples_us] == [50, 50]
 
 
+class SetAtTheSecondLook(threading.Event):
+    looks = 0
+
+    def is_set(self) -> bool:
+        self.looks += 1
+        return self.looks > 1
+
+
 def test_a_cancelled_race_ends_between_two_slices(bench: Bench) -> None:
-    cancelled = threading.Event()
-    cancelled.set()
-    slow = artifact(bench.spec.arch, "usleep(100);")
-    start = time.monotonic()
+    slow, start = artifact(bench.spec.arch, "usleep(100);"), time.monotonic()
     with pytest.raises(RaceCancelled):
-        bench.race([slow], PROBLEM, RaceRules(500, 1), 60.0, cancelled)
+        bench.race([slow], PROBLEM, RaceRules(500, 1), 60.0, SetAtTheSecondLook())
     assert time.monotonic() - start < 5.0
+    assert bench._call({"op": "race", "resume": True}, timeout_s=5.0).header["state"] == "lost"
     assert_good(bench)
 
 

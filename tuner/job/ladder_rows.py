@@ -304,7 +304,9 @@ class Row:
 
     def recall(self) -> None:
         """Have the tracker hold all that the row measured, after a search that failed."""
+        stopped = self.tracker.stopped
         self.tracker = self.new_tracker()
+        self.tracker.stopped = stopped
         self._replay(self._known())
 
     def _replay(self, trials: Iterable[Trial]) -> None:

@@ -27,6 +27,7 @@ from tuner.search.search import DEPTH, Search, initial_of, open_search
 from tuner.workers.bench import Bench
 from tuner.workers.builder import Builder
 from tuner.workers.process import WorkerError
+from tuner.workers.recovery import DeviceAway
 
 NO_WINNER = "no config of this problem compiled, ran and gave the right result; its trials say why"
 _log = logging.getLogger("tilewright.job")
@@ -137,6 +138,8 @@ def _vendor_configs(context: JobContext, bench: Bench, families: Sequence[Family
     """Promising configs that follow the vendor library's tile hints; empty if it gives no hint or fails."""
     try:
         hints = bench.vendor_tile_hints(context.problem, context.trial_timeout_s)
+    except DeviceAway:
+        raise
     except (DeviceUnavailable, WorkerError, LaunchError) as error:
         _log.info("job %s: no configs from the vendor library: %s", context.job_id, error)
         return []

@@ -60,6 +60,18 @@ class WorkerNotStarted(WorkerError):
     """The process died or hung before it was ready for its first call."""
 
 
+class WorkerRefused(WorkerNotStarted):
+    """The process refused to get ready.
+
+    Attributes:
+        reason: its own error.
+    """
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
 class WorkerBusy(WorkerError):
     """The process was still busy with earlier calls when the wait ended."""
 
@@ -155,10 +167,14 @@ class WorkerProcess:
         """The data that the process sent when it was ready; starts it if needed.
 
         Raises:
-            WorkerNotStarted, TilewrightError: it could not start.
+            WorkerNotStarted: it could not start.
+            TilewrightError, RuntimeError: it refused, with its own error.
         """
-        with self._exclusive(None):
-            return self._running().greeting
+        try:
+            with self._exclusive(None):
+                return self._running().greeting
+        except WorkerRefused as error:
+            raise error.reason from None
 
     def call(
         self,
@@ -176,7 +192,7 @@ class WorkerProcess:
 
         Raises:
             WorkerBusy: earlier calls took longer than ``wait_s`` seconds.
-            WorkerNotStarted: no process runs and none could start.
+            WorkerNotStarted: no process runs and none could start, or that refused.
             WorkerDied: the process ended; the message names the signal, and the log has its last output.
             WorkerTimeout: no reply within ``timeout_s`` seconds; the process was killed.
             TilewrightError: the process refused; the error has its own class.
@@ -250,7 +266,10 @@ class WorkerProcess:
         ready = self._exchange(child, None, _START_TIMEOUT_S)
         if ready.header["kind"] != "ready":
             self._discard(child, "gave-up")
-            raise_refusal(ready.header)
+            try:
+                raise_refusal(ready.header)
+            except (TilewrightError, RuntimeError) as error:
+                raise WorkerRefused(error) from error
         child.greeting = ready.header
         return child
 

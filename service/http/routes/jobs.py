@@ -295,10 +295,12 @@ def _before(service: Service, job_id: str, last_id: int) -> list[EventRecord]:
 
 
 def _after(job: JobRecord, event: EventRecord) -> JobRecord:
-    """The job with the status that an event tells; a damaged event, which is text, changes nothing."""
+    """The job with the status that an event tells; a damaged event, which is text, or one of a later release
+    changes nothing."""
     if event.kind != "status" or not isinstance(event.data, dict):
         return job
-    return dataclasses.replace(job, status=JobStatus(event.data["status"]))
+    told = event.data.get("status")
+    return dataclasses.replace(job, status=JobStatus(told)) if told in list(JobStatus) else job
 
 
 def _sent(event: EventRecord) -> ServerSentEvent:

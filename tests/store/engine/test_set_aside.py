@@ -190,10 +190,25 @@ def test_a_device_that_does_not_start_takes_no_job(
     wait_for(lambda: job(store, job_id).status is JobStatus.SUCCEEDED, 120)
 
 
+DIES = "import time; time.sleep(0.5); raise SystemExit(1)"
+REFUSES = """
+import sys, time
+from tilewright.errors import DeviceUnavailable
+from tuner.workers.server import serve
+
+def start():
+    time.sleep(0.5)
+    raise DeviceUnavailable("no CUDA device 0")
+
+serve(sys.argv[-1].removeprefix("--pipes="), start)
+"""
+
+
 @pytest.mark.parametrize("end", [JobStatus.SUCCEEDED, JobStatus.CANCELLED, JobStatus.QUEUED])
+@pytest.mark.parametrize("how", [DIES, REFUSES], ids=["dies", "refuses"])
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 def test_a_job_does_not_fail_with_a_device_that_does_not_start(
-    store: Store, here: Surroundings, end: JobStatus
+    store: Store, here: Surroundings, how: str, end: JobStatus
 ) -> None:
     queue = here.engine.queues["host"]
     request = TuneRequest(GemmProblem(48, 48, 48, "float32", "nn"), max_trials=30)
@@ -202,7 +217,7 @@ def test_a_job_does_not_fail_with_a_device_that_does_not_start(
     here.engine.wake()
     wait_for(lambda: _trials(store, job_id) >= 2, 60)
     command, pid = list(queue.bench._process._argv), queue.bench._process.pid
-    queue.bench._process._argv[:] = python("-c", "import time; time.sleep(0.5); raise SystemExit(1)")
+    queue.bench._process._argv[:] = python("-c", how)
     here.kill()
     wait_for(lambda: queue.bench._process.pid not in (None, pid))
     if end is JobStatus.QUEUED:
