@@ -42,6 +42,7 @@ class Surroundings:
         settings = Settings(devices=("host",), cache_dir=cache, lock_dir=folder, quiet_wait_s=quiet)
         self.engine = LocalEngine(store, settings)
         self.predecessor = DeviceLock(folder, "host")
+        self._store = store
 
     def bench(self, name: str) -> Bench:
         return Bench(name, Recovery(self._read, wait_s=0.0))
@@ -50,6 +51,13 @@ class Surroundings:
         """The state, with the device's own process as the only one that lives."""
         own = [queue.bench._process.pid for queue in self.engine.queues.values()]
         return dataclasses.replace(self.state, processes=(*filter(None, own), *self.state.ended))
+
+    def submit(self, max_trials: int) -> str:
+        request = TuneRequest(GemmProblem(48, 48, 48, "float32", "nn"), max_trials=max_trials)
+        with self._store.begin() as session:
+            job_id = jobs.submit(session, request, self.engine.queues["host"].bench.spec)[0].id
+        self.engine.wake()
+        return job_id
 
     def kill(self) -> None:
         pid = self.engine.queues["host"].bench._process.pid
@@ -92,10 +100,7 @@ def test_a_job_waits_for_its_device_and_goes_on_with_its_trials(
     store: Store, here: Surroundings, end: str
 ) -> None:
     queue = here.engine.queues["host"]
-    request = TuneRequest(GemmProblem(48, 48, 48, "float32", "nn"), max_trials=6)
-    with store.begin() as session:
-        job_id = jobs.submit(session, request, queue.bench.spec)[0].id
-    here.engine.wake()
+    job_id = here.submit(6)
     wait_for(lambda: _trials(store, job_id) >= 2, 60)
     here.state = LOST
     here.kill()
@@ -128,9 +133,7 @@ def test_a_service_whose_predecessor_was_killed_waits_for_its_memory(
 ) -> None:
     queue = successor.engine.queues["host"]
     wait_for(lambda: queue.health().trouble is Trouble.IN_USE)
-    request = TuneRequest(GemmProblem(48, 48, 48, "float32", "nn"), max_trials=2)
-    with store.begin() as session:
-        job_id = jobs.submit(session, request, queue.bench.spec)[0].id
+    job_id = successor.submit(2)
     successor.state = state
     successor.predecessor.release()
     wait_for(lambda: queue.health().trouble is Trouble.SET_ASIDE)
@@ -180,10 +183,7 @@ def test_a_device_that_does_not_start_takes_no_job(
     with monkeypatch.context() as patch:
         patch.setattr(queue.bench, "come_back", dead)
         wait_for(lambda: queue.health().trouble is Trouble.FAILED)
-        request = TuneRequest(GemmProblem(48, 48, 48, "float32", "nn"), max_trials=2)
-        with store.begin() as session:
-            job_id = jobs.submit(session, request, queue.bench.spec)[0].id
-        here.engine.wake()
+        job_id = here.submit(2)
         time.sleep(0.5)
         assert job(store, job_id).status is JobStatus.QUEUED
         assert "does not start" in queue.health().reason
@@ -211,10 +211,7 @@ def test_a_job_does_not_fail_with_a_device_that_does_not_start(
     store: Store, here: Surroundings, how: str, end: JobStatus
 ) -> None:
     queue = here.engine.queues["host"]
-    request = TuneRequest(GemmProblem(48, 48, 48, "float32", "nn"), max_trials=30)
-    with store.begin() as session:
-        job_id = jobs.submit(session, request, queue.bench.spec)[0].id
-    here.engine.wake()
+    job_id = here.submit(30)
     wait_for(lambda: _trials(store, job_id) >= 2, 60)
     command, pid = list(queue.bench._process._argv), queue.bench._process.pid
     queue.bench._process._argv[:] = python("-c", how)
