@@ -1,14 +1,15 @@
-"""Upkeep in the background: a thread that takes back lost jobs every few seconds, and that prunes the
-database and settles lost imports once an hour."""
+"""Upkeep in the background: a thread takes back lost jobs every few seconds, another one prunes the database
+and settles lost imports once an hour."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
+from collections.abc import Callable
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from service.engine.device_queue import LOOK_S
 from service.settings import Settings
 from tilewright.errors import TilewrightError
 from tuner.store.database import Store
@@ -36,26 +37,28 @@ class Upkeep:
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         self._settings = settings
-        self._leases = claims.LeaseWatch(settings.lease_s, 2 * _LOOK_S)
+        self._leases = claims.LeaseWatch(settings.lease_s, 2 * LOOK_S)
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+        works = ((self.take_back, _LOOK_S, _LOOK_S), (self.prune, _FIRST_S, _PAUSE_S))
+        self._threads = [
+            threading.Thread(target=self._repeat, args=work, name="upkeep", daemon=True) for work in works
+        ]
 
     def start(self) -> None:
         """Work from now on."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Stop after the step at work; the next start goes on."""
         self._stopping.set()
-        self._thread.join(_STOP_S)
+        for thread in self._threads:
+            thread.join(_STOP_S)
 
-    def _run(self) -> None:
-        due = time.monotonic() + _FIRST_S
-        while not self._stopping.wait(_LOOK_S):
-            self.take_back()
-            if time.monotonic() >= due:
-                self.prune()
-                due = time.monotonic() + _PAUSE_S
+    def _repeat(self, work: Callable[[], None], first_s: float, pause_s: float) -> None:
+        while not self._stopping.wait(first_s):
+            work()
+            first_s = pause_s
 
     def take_back(self) -> None:
         """Queue again, or end, the jobs whose server died or does not renew their leases."""

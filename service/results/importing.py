@@ -34,8 +34,7 @@ from tuner.store.upkeep import staging
 
 log = logging.getLogger("tilewright.imports")
 _UNTRUSTED = (
-    "is signed by {}, which is not trusted here; if you trust it, 'tilewright trust add' it, delete this"
-    " import and import again"
+    "is signed by {}, which is not trusted here; if you trust it, 'tilewright trust add' it and import again"
 )
 
 

@@ -254,7 +254,17 @@ def remove_jobs(session: Session, ids: Sequence[str]) -> int:
         gone = delete(TrialRow).where(TrialRow.job_id == job_id).returning(TrialRow.number)
         count += len(session.execute(gone, execution_options=_UNSYNCHRONIZED).all())
         session.execute(delete(JobRow).where(JobRow.id == job_id))
+    _forget_joined(session, ids)
     return count
+
+
+def _forget_joined(session: Session, ids: Sequence[str]) -> None:
+    """Have imports on their way in forget which of their trials joined jobs that are deleted: another import
+    may bring these jobs again, and its trials stay if they are taken back."""
+    entering = select(ImportRow).where(ImportRow.staged.is_not(None)).order_by(ImportRow.id)
+    for row in session.scalars(entering.with_for_update()):
+        if isinstance(row.staged, dict) and isinstance(joined := row.staged.get("joined"), list):
+            row.staged = row.staged | {"joined": [one for one in joined if one[0] not in ids]}
 
 
 def _remove_winners(session: Session, which: ColumnElement[bool]) -> int:

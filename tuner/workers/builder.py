@@ -20,13 +20,7 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome
-from tuner.workers.process import (
-    WorkerDied,
-    WorkerProcess,
-    WorkerTimeout,
-    python,
-    was_killed,
-)
+from tuner.workers.process import WorkerDied, WorkerProcess, WorkerTimeout, python, was_killed
 
 _CACHE_HIT_S = 0.1  # an artifact from the cache takes less, a compilation more
 _MEMORY_BYTES = 2 * 2**30  # NOTE: ten times what a compilation of the largest kernels takes

@@ -223,6 +223,9 @@ def test_a_job_does_not_fail_with_a_device_that_does_not_start(
         with store.begin() as session:
             jobs.request_cancel(session, job_id)
         here.engine.cancel(job_id)
+    else:
+        wait_for(lambda: job(store, job_id).status is JobStatus.QUEUED)
+        wait_for(lambda: "does not start" in queue.health().reason)
     queue.bench._process._argv[:] = command
     wait_for(lambda: job(store, job_id).status is end, 120)
     assert job(store, job_id).error is None

@@ -10,7 +10,7 @@ import io
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -435,15 +435,20 @@ def test_two_deletes_at_once_each_say_what_they_took(store: Store, monkeypatch: 
     assert (told["me"]["trials"], told["other"]["jobs"]) == (ALL, 1)
 
 
-def test_what_is_taken_back_is_nothing_of_a_trusted_import_that_came_since(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("before", "after"), [(False, True), (False, False), (True, True)])
+def test_what_is_taken_back_is_nothing_of_an_import_that_came_since(
+    store: Store, monkeypatch: pytest.MonkeyPatch, before: bool, after: bool
 ) -> None:
-    first = merged(store, b"".join(PARTS[:11])).import_id
+    def given(parts: Sequence[bytes], trusted: bool) -> tuple[bytes, str | None]:
+        content = b"".join(parts)
+        return (signed(content), signer(1).public_key) if trusted else (content, None)
+
+    first = merged(store, *given(PARTS[:11], before)).import_id
     assert first
     with broken_off(monkeypatch, "go_on", 3):
-        merged(store, b"".join(PARTS))
+        merged(store, *given(PARTS, before))
     staging.remove(store, first, "me")
-    assert merged(store, signed(b"".join(PARTS)), signer(1).public_key).added.trials == ALL
+    assert merged(store, *given(PARTS, after)).added.trials == ALL
     die(store)
     staging.settle_lost(store)
     assert (staged(store), numbers(store, JOB)) == ([], list(range(ALL)))
