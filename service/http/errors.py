@@ -37,8 +37,13 @@ log = logging.getLogger("tilewright.service")
 
 def install(app: FastAPI) -> None:
     """Answer every error of ``app`` with a problem document."""
-    for kind, handler in _HANDLERS.items():
-        app.add_exception_handler(kind, handler)
+    for kind in _HANDLERS:
+        app.add_exception_handler(kind, _handle)
+
+
+async def _handle(request: Request, error: Exception) -> Response:
+    # NOTE: for a plain function the answer would wait until one of the threads that use the database is free.
+    return answer(request, error)
 
 
 def answer(request: Request, error: Exception) -> Response:

@@ -121,8 +121,8 @@ def test_a_lock_of_another_process_fills_no_threads(server: Server, http: httpx2
             asked = [pool.submit(report, http, 100 + number) for number in range(REPORTS)]
             time.sleep(0.5)
             health = [seconds_of(lambda: http.get("/health/ready")) for _ in range(50)]
-            assert median(health) < 0.25  # a few milliseconds, and the interference on this machine
-            assert max(health) < SLACK_S
+            assert median(health) < 0.05
+            assert max(health) < 1.0  # NOTE: others may be working on this machine
             assert seconds_of(lambda: http.get("/jobs")) < SLACK_S
             answers = [one.result(30) for one in asked]
             until(lambda: ready(http).status_code == 503)
