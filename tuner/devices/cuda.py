@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import functools
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -21,7 +20,7 @@ from tilewright.launch.cuda import BareKernel
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tuner.devices.base import Conditions, Telemetry, Tensors, VendorChoice
-from tuner.devices.nvml import GpuNeighbours
+from tuner.devices.nvml import LostSeconds
 
 _T = TypeVar("_T")
 _HOLD_CLOCKS = 200_000
@@ -54,8 +53,7 @@ class CudaDevice:
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._beside = cupy.cuda.Stream(non_blocking=True)
         self._nvml = _nvml_handle(index)
-        self._neighbours = GpuNeighbours(self._nvml)
-        self._others_s, self._others_at = 0.0, time.monotonic()
+        self._lost = LostSeconds(self._nvml)
         self.spec = query_cuda(index)
         self.identity = _uuid(index)
         version = driver.driver_version()
@@ -154,16 +152,8 @@ class CudaDevice:
         )
 
     def others(self) -> dict[str, float]:
-        """Seconds of the GPU that other processes used so far, sampled by NVML at each call. Empty if NVML
-        does not report the use, or does not list this process, whose use then cannot be told from that of
-        others."""
-        share = self._neighbours.share(os.getpid())
-        if share is None:
-            return {}
-        now, since = time.monotonic(), self._others_at
-        self._others_s += (now - since) * share
-        self._others_at = now
-        return {"gpu": self._others_s}
+        """Seconds that other processes, and heat, took of the GPU so far, sampled by NVML at each call."""
+        return self._lost.look(os.getpid())
 
     def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
         """The algorithms that cuBLASLt's heuristics propose."""

@@ -19,15 +19,9 @@ import pynvml
 
 from tilewright.schema.codec import encode
 from tuner.devices.base import GpuState
+from tuner.devices.nvml import slowdowns
 
 T = TypeVar("T")
-# What holds the clocks below what they were; a power cap or an idle GPU does not.
-_SLOWDOWNS = {
-    "HwSlowdown": 0x8,
-    "SwThermalSlowdown": 0x20,
-    "HwThermalSlowdown": 0x40,
-    "HwPowerBrakeSlowdown": 0x80,
-}
 _PROC = Path("/proc")
 _FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of Linux: that of the machine, not of a container
 _KILL = 1 << signal.SIGKILL - 1
@@ -49,13 +43,12 @@ def read(identity: str) -> GpuState:
     drawing = _known(lambda: pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle))
     memory = {int(one.pid): one.usedGpuMemory for one in [*(drawing or ()), *(computing or ())]}
     used, without_reserved = _used(handle)
-    events = _known(lambda: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
     sm = pynvml.NVML_CLOCK_SM
     return GpuState(
         held_bytes=max(0, used - sum(int(held or 0) for held in memory.values())),
         processes=tuple(sorted(memory)),
         most_mhz=_known(lambda: int(pynvml.nvmlDeviceGetMaxClockInfo(handle, sm))),
-        slowdowns=tuple(name for name, bit in _SLOWDOWNS.items() if events & bit),
+        slowdowns=slowdowns(handle),
         set_mhz=_known(lambda: int(pynvml.nvmlDeviceGetApplicationsClock(handle, sm))),
         ended=tuple(pid for pid in sorted(memory) if _ended(pid)),
         complete=without_reserved

@@ -1,4 +1,4 @@
-"""What NVML tells of the processes on a GPU; it needs no CUDA context.
+"""What NVML tells of the processes on a GPU and of what slows it; it needs no CUDA context.
 
 A process finds itself in NVML's lists by its id. In a container with process ids of its own it is not listed
 under its id, and cannot be told from others while it works. Then the use of the whole GPU counts, measured
@@ -18,6 +18,22 @@ import pynvml
 _LOOK_BACK_S = 1.0
 _SAMPLED_S = 1.2  # NVML averages its figure for the whole GPU over up to a second
 _PAUSE_S = 0.1
+# What holds the clocks below what they were; a power cap or an idle GPU does not.
+SLOWDOWNS = {
+    "HwSlowdown": 0x8,
+    "SwThermalSlowdown": 0x20,
+    "HwThermalSlowdown": 0x40,
+    "HwPowerBrakeSlowdown": 0x80,
+}
+
+
+def slowdowns(handle: Any) -> tuple[str, ...]:
+    """What slows a GPU now, by the names in :data:`SLOWDOWNS`; none if NVML does not tell."""
+    try:
+        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    except pynvml.NVMLError:
+        return ()
+    return tuple(name for name, bit in SLOWDOWNS.items() if reasons & bit)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,6 +115,26 @@ class GpuNeighbours:
             with contextlib.suppress(pynvml.NVMLError):
                 found |= {process.pid: process.usedGpuMemory for process in listed(self._handle)}
         return found
+
+
+class LostSeconds:
+    """Seconds of a GPU that went to other processes (``gpu``), and in which heat or a power brake slowed it
+    (``slowed``). What a look finds counts since the look before."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle, self._neighbours = handle, GpuNeighbours(handle)
+        self._seconds, self._at = {"slowed": 0.0}, time.monotonic()
+
+    def look(self, own: int) -> dict[str, float]:
+        """The seconds so far. ``gpu`` is left out if NVML does not report the use, or does not list the
+        process ``own``, whose use then cannot be told from that of others."""
+        share = self._neighbours.share(own)
+        now, since = time.monotonic(), self._at
+        self._at = now
+        self._seconds["slowed"] += (now - since) * bool(slowdowns(self._handle))
+        if share is not None:
+            self._seconds["gpu"] = self._seconds.get("gpu", 0.0) + (now - since) * share
+        return {kind: taken for kind, taken in self._seconds.items() if kind != "gpu" or share is not None}
 
 
 def _memory(process: GpuProcess) -> str:

@@ -94,6 +94,20 @@ class Candidate:
         return used.static_smem + used.dynamic_smem, used.registers, str(self.config)
 
 
+class WrongInRace(LaunchError):
+    """Kernels that passed the check gave wrong results in a race.
+
+    Attributes:
+        candidates: those that did.
+    """
+
+    def __init__(self, first: Candidate, reason: str, candidates: Sequence[Candidate]) -> None:
+        super().__init__(
+            f"{first.config} gave wrong results under the load of a race: {reason}; report it with the driver"
+        )
+        self.candidates = candidates
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class FinalResult:
     """The winner of a race, and the candidates that tie with the fastest.
@@ -304,9 +318,15 @@ def final_result(
 def _raced(
     context: JobContext, candidates: list[Candidate], stage: Stage
 ) -> tuple[list[Candidate], RaceSamples]:
-    """The samples of a race and its candidates; a race that fails runs again with those that run alone."""
+    """The samples of a race and its candidates. A race runs again without those that were wrong in it; one
+    that fails runs again with those that run alone."""
     try:
         return candidates, _race(context, candidates, stage)
+    except WrongInRace as wrong:
+        candidates = [one for one in candidates if one not in wrong.candidates]
+        if not candidates:
+            raise
+        return _raced(context, candidates, stage)
     except (WorkerError, LaunchError):
         candidates = [
             candidate
@@ -329,13 +349,19 @@ def _race(context: JobContext, candidates: Sequence[Candidate], stage: Stage) ->
     rules = dataclasses.replace(
         rules, rounds=stage.rounds(round_s), seed=len(STAGES) * context.request.seed + rules.seed
     )
-    return context.bench.race(
+    raced = context.bench.race(
         [candidate.artifact for candidate in candidates],
         context.problem,
         rules,
         context.trial_timeout_s * (len(candidates) + 1) + SLACK * round_s * rules.rounds,
         context.cancelled,
     )
+    if any(raced.wrong):
+        wrong = [pair for pair in zip(candidates, raced.wrong, strict=True) if pair[1]]
+        for candidate, reason in wrong:
+            _log.warning("job %s: %s was wrong in a race: %s", context.job_id, candidate.config, reason)
+        raise WrongInRace(*wrong[0], [candidate for candidate, _ in wrong])
+    return raced
 
 
 def best_config(context: JobContext, won: FinalResult, head_to_head: RaceSamples) -> BestConfig:

@@ -147,12 +147,47 @@ def check_replays(
         device.synchronize()
         for _ in range(_LAUNCHES):
             device.once(launches[index])  # on the stream of the replays, to which a workspace belongs
-        if _differ(replayed, d):
-            allowed = _tolerance(problem, launches=2)
-            reason = _difference(device.xp, problem, replayed, _slices(problem, d), allowed)
-            if reason:
-                return f"launches that follow each other without a pause: {reason}"
+        if reason := _unlike(device, problem, replayed, d):
+            return f"launches that follow each other without a pause: {reason}"
     return None
+
+
+def check_replays_in_place(
+    device: Device, kernel: Kernel, problem: GemmProblem, sets: Sequence[Tensors]
+) -> str | None:
+    """The reason launches of a checked kernel that follow each other are wrong where D is the memory of C, as
+    in a client's call with ``beta``, or None. Each operand set has one launch, since it changes C.
+
+    Raises:
+        LaunchError: the kernel does not run.
+    """
+    sets = sets[:_SETS_LOOKED_AT]
+    bound = bind(device, kernel, problem, [dataclasses.replace(one, c=one.d) for one in sets])
+    replay = device.timer(bound.launches)
+
+    def refill() -> None:
+        for one in sets:
+            one.d[...] = one.c
+        device.synchronize()
+
+    refill()
+    replay()
+    device.synchronize()
+    replayed = [one.d.copy() for one in sets]
+    refill()
+    for one, found, launch in zip(sets, replayed, bound.launches, strict=True):
+        device.once(launch)
+        if reason := _unlike(device, problem, found, one.d):
+            return f"launches with D in the memory of C that follow each other without a pause: {reason}"
+    return None
+
+
+def _unlike(device: Device, problem: GemmProblem, replayed: Any, alone: Any) -> str | None:
+    """The reason the D of a replay is not that of a launch alone, or None."""
+    if not _differ(replayed, alone):
+        return None
+    allowed = _tolerance(problem, launches=2)
+    return _difference(device.xp, problem, replayed, _slices(problem, alone), allowed)
 
 
 def _slices(problem: GemmProblem, d: Any) -> Iterator[Any]:

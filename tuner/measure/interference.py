@@ -1,4 +1,5 @@
-"""What others (processes, a hypervisor) take of a device during a race; a disturbed race settles nothing.
+"""What disturbs a race: what others (processes, a hypervisor) take of the device, and heat that slows it; a
+disturbed race settles nothing.
 
 Other processes do not slow all candidates alike, so ratios within rounds do not cancel them. One process of
 the lowest priority on one core made NumPy 3.4 times slower than a kernel that is as fast on a quiet machine:
@@ -18,7 +19,7 @@ from tuner.devices.base import Device
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Limit:
-    """The most of one kind that others may take from a race without disturbing it, and the words for more.
+    """The most of one kind that may be taken from a race without disturbing it, and the words for more.
 
     Attributes:
         counted_to_s: seconds by which the system's count of a race may be off: it counts whole ticks of a
@@ -35,6 +36,7 @@ LIMITS = {
     "stolen": Limit(0.05, "the hypervisor took {:.2f} cores", counted_to_s=0.02),
     "waited": Limit(0.05, "it waited for a core for {:.0%} of its time"),
     "gpu": Limit(0.05, "other processes used {:.0%} of the GPU"),
+    "slowed": Limit(0.05, "heat or a power brake slowed the GPU for {:.0%} of its time"),
 }
 
 

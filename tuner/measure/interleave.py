@@ -61,18 +61,25 @@ class Taken:
     periods: bool = False
 
 
-def equal_samplers(
-    device: Device, candidates: Sequence[Sequence[Launch]], graphs: int = GRAPHS
-) -> list[Callable[[int], float]]:
-    """A sampler for each candidate, all with the number of launches that the fastest one needs for a sample.
+def equal_launches(device: Device, candidates: Sequence[Sequence[Launch]], graphs: int = GRAPHS) -> int:
+    """The number of launches that the fastest candidate needs for a sample, for all of them.
 
-    Starting a replay has a cost that more launches would spread thinner, so all have the same number. Samples
-    cycle through ``graphs`` graphs, in a race one for each round: rounds that share a graph are not
-    independent. Below 9 us (of 48 graphs) a sample has fewer launches than 3 ms take, so that each candidate
-    has its graphs. A device takes some milliseconds to capture one.
+    Starting a replay has a cost that more launches would spread thinner. Below 9 us (of 48 graphs) a sample
+    has fewer launches than 3 ms take, so that each candidate has its graphs.
     """
     enough = max(launches_per_sample(device, launches) for launches in candidates)
-    count = min(enough, max(1, MOST_LAUNCHES // graphs))
+    return min(enough, max(1, MOST_LAUNCHES // graphs))
+
+
+def equal_samplers(
+    device: Device, candidates: Sequence[Sequence[Launch]], graphs: int = GRAPHS, count: int = 0
+) -> list[Callable[[int], float]]:
+    """A sampler for each candidate, all with ``count`` launches a sample, by default :func:`equal_launches`.
+
+    Samples cycle through ``graphs`` graphs, in a race one for each round: rounds that share a graph are not
+    independent. A device takes some milliseconds to capture one.
+    """
+    count = count or equal_launches(device, candidates, graphs)
     timers = _captured(device, [_again(of_samples(launches, count), graphs) for launches in candidates])
     samplers = [in_turn(of_candidate) for of_candidate in timers]
     keep_busy(samplers, WARM_UP_S * len(samplers))

@@ -31,11 +31,13 @@ from tilewright.launch import Kernel, Launch
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import QUICK_METHOD
 from tuner.devices.base import Device, VendorChoice
+from tuner.measure.correctness import check_replays
 from tuner.measure.interference import Interference
 from tuner.measure.interleave import (
     GRAPHS,
     Taken,
     each_round,
+    equal_launches,
     equal_samplers,
     in_bursts,
     mean_of_known,
@@ -104,8 +106,8 @@ class RaceSamples:
         mhz, watts: means over the rounds; None if unknown.
         method: name and version of the method.
         periods: whether samples are means of whole periods, as at the power limit.
-        interference: what others took of the device meanwhile (:mod:`tuner.measure.interference`); empty if
-            the race was alone.
+        interference: what disturbed the race (:mod:`tuner.measure.interference`); empty if nothing did.
+        wrong: for each kernel why its timed launches were wrong; empty if all were right.
     """
 
     candidates: tuple[str, ...]
@@ -118,6 +120,7 @@ class RaceSamples:
     periods: bool = False
     apart_us: tuple[tuple[float, ...], ...] = ()
     interference: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
 
     def ratio(self, base: int, candidate: int, *, apart: bool = False) -> Ratio:
         """The speed of a candidate relative to another one, both by their row.
@@ -163,19 +166,22 @@ class Race:
             LaunchError, DeviceUnavailable: as :func:`race`.
         """
         self._interference = Interference(device)
-        self._bound = bind_all(device, kernels, problem, rotated_sets(device, problem))
+        self._sets = rotated_sets(device, problem)
+        self._bound = bind_all(device, kernels, problem, self._sets)
         with self._interference.watched():
             self._algorithms = _algorithms(device, problem, rules)
         self._digests = [kernel.artifact.digest for kernel in kernels]
         candidates = [*(one.launches for one in self._bound), *(one.launches for one in self._algorithms)]
         graphs, ways = max(1, min(GRAPHS, rules.rounds)), 1
-        self._samplers = equal_samplers(device, candidates, graphs)
+        self._launches = equal_launches(device, candidates, graphs)
+        self._samplers = equal_samplers(device, candidates, graphs, self._launches)
         if rules.apart:
             device.pause()
             apart = [_apart(device, launches) for launches in candidates]
             self._samplers += equal_samplers(device, apart, graphs)
             ways = 2
         self._device, self._problem = device, problem
+        self._wrong: tuple[str, ...] = ()
         self._taken = Taken([[] for _ in self._samplers])
         groups = [range(len(kernels), len(candidates))] if self._algorithms else []
         if rules.dropping:
@@ -218,11 +224,22 @@ class Race:
             for _ in self._rounds:
                 if time.monotonic() >= end:
                     return
+        self._wrong = self._wrong_results()
         self.done = True
         if self._interference.reasons():
             forget(self._device, self._problem)  # what was chosen under interference is chosen again
         elif self._chooses:
             remember(self._device, self._problem, self._algorithms[self._fastest_algorithm()])
+
+    def _wrong_results(self) -> tuple[str, ...]:
+        """For each kernel why its timed launches are wrong, right after the load of the race; empty if all
+        are right."""
+        device, problem, seen = self._device, self._problem, self._sets[: self._launches]
+        found = [
+            check_replays(device, problem, seen, bound.launches, functools.partial(sampler, 0))
+            for bound, sampler in zip(self._bound, self._samplers, strict=False)
+        ]
+        return tuple(reason or "" for reason in found) if any(found) else ()
 
     def _fastest_algorithm(self) -> int:
         """The index of the vendor library's fastest algorithm so far."""
@@ -246,6 +263,7 @@ class Race:
             method=self._method,
             periods=taken.periods,
             interference=self._interference.reasons(),
+            wrong=self._wrong,
         )
 
 

@@ -27,7 +27,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Timing
 from tuner.devices.base import Device, Telemetry, Tensors
-from tuner.measure.correctness import check_replays
+from tuner.measure.correctness import check_replays, check_replays_in_place
 from tuner.measure.operands import bind, rotated_sets
 from tuner.measure.stats import median_interval, sample_interval
 
@@ -151,6 +151,8 @@ def measure(
 
     seen = sets[: count * len(parts)]
     wrong = None if pruned else check_replays(device, problem, seen, bound.launches, replay)
+    if not (pruned or wrong) and problem.has_c:
+        wrong = check_replays_in_place(device, kernel, problem, seen)
     if not (pruned or wrong) and kernel.artifact.plan.programmatic:
         wrong = _wrong_overlap(device, kernel, problem, seen, count)
     return Measurement(timed, pruned, wrong)
@@ -166,7 +168,10 @@ def _wrong_overlap(
     def checked() -> str | None:  # what it makes is gone when the kernel is unloaded
         bound = bind(device, overlapping, problem, sets)
         timers = [device.timer(part) for part in of_samples(bound.launches, count)]
-        return check_replays(device, problem, sets, bound.launches, lambda: [timer() for timer in timers])
+        wrong = check_replays(device, problem, sets, bound.launches, lambda: [timer() for timer in timers])
+        if wrong or not problem.has_c:
+            return wrong
+        return check_replays_in_place(device, overlapping, problem, sets)
 
     try:
         return checked()

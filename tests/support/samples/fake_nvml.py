@@ -22,6 +22,7 @@ class FakeNvml:
         drawing: bytes by process that draws on it.
         busy: percent of the SMs' time by process, within the last second.
         used: percents of the time of the whole GPU, a look each; the last one stays.
+        reasons: bits of what holds the clocks down.
         refuses: functions that this GPU does not have.
     """
 
@@ -29,6 +30,7 @@ class FakeNvml:
     drawing: dict[int, int | None] = dataclasses.field(default_factory=dict)
     busy: dict[int, int] = dataclasses.field(default_factory=dict)
     used: list[int] = dataclasses.field(default_factory=lambda: [0])
+    reasons: int = 0
     refuses: set[str] = dataclasses.field(default_factory=set)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -47,6 +49,7 @@ class FakeNvml:
             "nvmlDeviceGetComputeRunningProcesses": lambda _: _listed(self.memory),
             "nvmlDeviceGetGraphicsRunningProcesses": lambda _: _listed(self.drawing),
             "nvmlDeviceGetProcessUtilization": lambda _, since_us: self._samples(since_us),
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda _: self.reasons,
             "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=self._look()),
         }
 

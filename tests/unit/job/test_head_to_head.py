@@ -108,3 +108,35 @@ def test_a_kernel_that_a_final_left_out_does_not_come_back() -> None:
     best = lab.tune(max_trials=10)
     assert best is not None
     assert str(best.config) == kernels(lab)[2], "0 was wrong when it was tried again, 1 has no head-to-head"
+
+
+def test_a_kernel_that_is_wrong_in_a_final_leaves_it() -> None:
+    plain, lab = lab_of(1.01), lab_of(1.01)
+    plain.tune(max_trials=10)
+    first, second, third, *_ = kernels(plain)
+    lab.bench.wrong_under_load = {first}
+    best = lab.tune(max_trials=10)
+    assert best is not None
+    assert [set(race) for race in lab.bench.races] == [{first, second, third}, {second, third}, {second}]
+    assert str(best.config) == second
+
+
+@pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
+def test_a_kernel_that_is_wrong_in_its_head_to_head_gives_way(level: Level) -> None:
+    plain, lab = lab_of(1.12), lab_of(1.12)  # a lone candidate runs no final
+    plain.tune(max_trials=10, level=level)
+    first, second, *_ = kernels(plain)
+    lab.bench.wrong_under_load = {first}
+    best = lab.tune(max_trials=10, level=level)
+    assert best is not None
+    assert lab.bench.races == [(first,), (second,)]
+    assert str(best.config) == second
+
+
+def test_where_every_kernel_is_wrong_under_load_none_wins() -> None:
+    plain, lab = lab_of(1.01), lab_of(1.01)
+    plain.tune(max_trials=10)
+    lab.bench.wrong_under_load = set(kernels(plain))
+    with pytest.raises(LaunchError, match="wrong results under the load of a race: an element is off"):
+        lab.tune(max_trials=10)
+    assert lab.recorder.best is None

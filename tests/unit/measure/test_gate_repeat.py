@@ -17,15 +17,19 @@ from tilewright import Artifact, DType, GemmProblem, LaunchPlan, Layout
 from tilewright.artifact import Grid, Operand, Pointer, Resources, Scalar, Serves, Workspace
 from tilewright.launch import Kernel, Launch, Operands, load
 from tilewright.launch.host import host_arch
+from tilewright.schema.codec import decode, encode
 from tuner.devices.host import HostDevice
 from tuner.measure import correctness, timing
 from tuner.measure.correctness import check
+from tuner.measure.race import RaceRules, RaceSamples, race
 from tuner.measure.timing import measure
 
 PROBLEM = GemmProblem(6, 5, 7, DType.FLOAT32, Layout.NN)
+WITH_C = dataclasses.replace(PROBLEM, has_c=True)
 # Like a split-K kernel it counts in the workspace, which must be zero, and adds parts in the rest of it.
 SOURCE = """
-void gemm(const float *a, const float *b, float *d, int *workspace, long m, long n, long k, float alpha)
+void gemm(const float *a, const float *b, const float *c, float *d, int *workspace, long m, long n, long k,
+          float alpha, float beta)
 {
     static const float *before;
     static int changes;
@@ -36,7 +40,8 @@ void gemm(const float *a, const float *b, float *d, int *workspace, long m, long
         for (long j = 0; j < n; ++j) {
             PART;
             for (long l = 0; l < k; ++l) *part += (i || l ? a : first)[i * k + l] * b[l * n + j];
-            d[i * n + j] = workspace[0] == 0 ? alpha * *part : 1e6f;
+            const float added = c && beta ? beta * c[i * n + j] : 0;
+            d[i * n + j] = workspace[0] == 0 ? alpha * *part + added : 1e6f;
         }
     workspace[0] = LEFT_BEHIND;
     before = a;
@@ -45,7 +50,7 @@ void gemm(const float *a, const float *b, float *d, int *workspace, long m, long
 RIGHT = {"LEFT_BEHIND": "0", "PART": "*part = 0", "FIRST": "a"}
 
 
-def artifact(folder: Path, **changed: str) -> Artifact:
+def artifact(folder: Path, problem: GemmProblem = PROBLEM, **changed: str) -> Artifact:
     path = folder / "kernel.so"
     command = [
         "cc",
@@ -60,7 +65,7 @@ def artifact(folder: Path, **changed: str) -> Artifact:
         str(path),
     ]
     subprocess.run(command, input=SOURCE.encode(), check=True)
-    pointers: tuple[Operand, ...] = ("a", "b", "d", "workspace")
+    pointers: tuple[Operand, ...] = ("a", "b", "c", "d", "workspace")
     plan = LaunchPlan(
         format="elf",
         target=host_arch(),
@@ -71,16 +76,17 @@ def artifact(folder: Path, **changed: str) -> Artifact:
             *(Pointer(operand) for operand in pointers),
             *(Scalar(extent, "int64") for extent in ("m", "n", "k")),
             Scalar("alpha", "float32"),
+            Scalar("beta", "float32"),
         ),
-        serves=Serves.of(PROBLEM),
+        serves=Serves.of(problem),
         workspace=Workspace(zero_bytes_per_tile=4, fixed_bytes=4),
     )
     return Artifact(plan, Resources(), "0" * 64, "cc", path.read_bytes())
 
 
 @contextlib.contextmanager
-def loaded(folder: Path, **changed: str) -> Iterator[Kernel]:
-    kernel = load(artifact(folder, **changed))
+def loaded(folder: Path, problem: GemmProblem = PROBLEM, **changed: str) -> Iterator[Kernel]:
+    kernel = load(artifact(folder, problem, **changed))
     try:
         yield kernel
     finally:
@@ -158,6 +164,34 @@ def test_timed_launches_are_looked_at(tmp_path: Path, right: bool) -> None:
     else:
         assert "without a pause" in str(reason)
         assert "5 of 30 elements are off" in str(reason)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_timed_launches_in_place_are_looked_at(tmp_path: Path, right: bool) -> None:
+    """As the kernel above, but only where D is the memory of C, as in a client's call with beta."""
+    device, first = HostDevice(), "a" if right else "changes > 4 && c == d ? before : a"
+    with loaded(tmp_path, WITH_C, FIRST=first) as kernel:
+        assert check(device, kernel, WITH_C) is None
+        reason = measure(device, kernel, WITH_C, None).wrong
+    if right:
+        assert reason is None
+    else:
+        assert "D in the memory of C that follow each other" in str(reason)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_what_a_race_timed_is_looked_at(tmp_path: Path, right: bool) -> None:
+    """A kernel that goes wrong under load: after more launches than the check and a trial have."""
+    device, first = HostDevice(), "a" if right else "changes > 100 ? before : a"
+    rules = RaceRules(2, 0, vendor=False)
+    with loaded(tmp_path, FIRST="a") as other, loaded(tmp_path, FIRST=first) as kernel:
+        found = race(device, [other, kernel], PROBLEM, rules)
+    if right:
+        assert found.wrong == ()
+    else:
+        assert found.wrong[0] == ""
+        assert "without a pause" in found.wrong[1]
+    assert decode(RaceSamples, encode(found)) == found
 
 
 def test_launches_that_may_overlap_are_looked_at_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

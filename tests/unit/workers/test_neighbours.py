@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from store_samples import HOST
 from tilewright.schema.codec import encode
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
+from tuner.measure import interference
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.workers import bench as benches
 from tuner.workers.bench import Bench
@@ -180,3 +182,60 @@ def test_a_host_has_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = bench_of(monkeypatch, FakeNvml(memory={OTHER: GIB}, used=[100]), HOST)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert (bench.neighbours(), bench.interference(), race(bench)) == ((), (), ())
+
+
+class Clock:
+    """The clock of a module, which goes on when the test says."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def time(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.parametrize(
+    ("nvml", "lost"),
+    [
+        (FakeNvml(memory={OWN: GIB}), {"slowed": 0.0, "gpu": 0.0}),
+        (FakeNvml(memory={OWN: GIB}, reasons=0x4), {"slowed": 0.0, "gpu": 0.0}),  # the power cap
+        (FakeNvml(memory={OWN: GIB}, reasons=0x24), {"slowed": 3.0, "gpu": 0.0}),  # and heat
+        (FakeNvml(memory={OWN: GIB}, reasons=0x80), {"slowed": 3.0, "gpu": 0.0}),  # a power brake
+        (FakeNvml(memory={OWN: GIB, OTHER: GIB}, busy={OTHER: 50}), {"slowed": 0.0, "gpu": 1.5}),
+        (FakeNvml(reasons=0x40), {"slowed": 3.0}),
+        (
+            FakeNvml(memory={OWN: GIB}, refuses={"nvmlDeviceGetCurrentClocksEventReasons"}),
+            {"slowed": 0.0, "gpu": 0.0},
+        ),
+    ],
+)
+def test_what_others_and_heat_take_adds_up(
+    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, lost: dict[str, float]
+) -> None:
+    module: Any = nvml.install(monkeypatch)
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    seconds = module.LostSeconds("gpu")
+    clock.now_s += 1.0
+    seconds.look(OWN)
+    clock.now_s += 2.0
+    assert seconds.look(OWN) == lost
+
+
+def test_a_race_on_a_hot_gpu_settles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml(memory={OWN: GIB})
+    module: Any = nvml.install(monkeypatch)
+    clock, device = Clock(), SimpleNamespace(others=None)
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(interference, "time", clock)
+    lost = module.LostSeconds("gpu")
+    device.others = lambda: lost.look(OWN)
+    watched: Any = interference.Interference(device)  # type: ignore[arg-type]
+    for hot in (False, False, True):
+        with watched.watched():
+            nvml.reasons = 0x20 if hot else 0x4
+            clock.now_s += 1.0
+    assert watched.reasons() == ("heat or a power brake slowed the GPU for 33% of its time",)

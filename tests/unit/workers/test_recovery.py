@@ -300,7 +300,10 @@ class Reader:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, proc: Path) -> None:
         self.nvml, self.proc, self.living = FakeNvml(), proc, {11, 12, 13}
         monkeypatch.setitem(sys.modules, "pynvml", self.nvml)
-        monkeypatch.delitem(sys.modules, "tuner.devices.gpu_state", raising=False)
+        for name in ("nvml", "gpu_state"):
+            monkeypatch.delitem(sys.modules, f"tuner.devices.{name}", raising=False)
+        nvml = importlib.import_module("tuner.devices.nvml")
+        monkeypatch.setitem(sys.modules, "tuner.devices.nvml", nvml)
         self.module = importlib.import_module("tuner.devices.gpu_state")
         monkeypatch.setitem(sys.modules, "tuner.devices.gpu_state", self.module)
         monkeypatch.setattr(self.module, "_PROC", proc)
