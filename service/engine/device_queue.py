@@ -25,10 +25,11 @@ from tilewright.schema.config import Config
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Trial
-from tuner.job.ladder import tune_ladder
+from tuner.job.context import JobContext
 from tuner.job.neighbours import first_tries
+from tuner.job.selection import NO_WINNER
 from tuner.job.slots import SlotBoard
-from tuner.job.tune import NO_WINNER, tune
+from tuner.job.tune import run_job
 from tuner.store import jobs
 from tuner.store.database import JobTaken, Store, WritersBusy
 from tuner.store.queue import claims
@@ -360,15 +361,17 @@ class DeviceQueue:
         recorder = DeviceRecorder(self._store, job.id, patience, self._metrics, self.bench)
         self._await_quiet(job.id, cancelled)
         log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
-        initial = functools.partial(first_tries, self._store, self.bench.spec)
-        given = (job.request, job.id, self.bench, self._builder, recorder, cancelled)
-        board = SlotBoard(self._store, job, patience) if self._settings.help_jobs else None
-        rest = (self._settings.quiet_wait_s, board)
-        if job.request.ladder:
-            won = bool(tune_ladder(*given, initial, *rest))
-        else:
-            won = tune(*given, initial(job.request.problem), *rest) is not None
-        if won:
+        context = JobContext(
+            job.request,
+            job.id,
+            self.bench,
+            self._builder,
+            recorder,
+            cancelled,
+            self._settings.quiet_wait_s,
+            SlotBoard(self._store, job, patience) if self._settings.help_jobs else None,
+        )
+        if run_job(context, recorder, functools.partial(first_tries, self._store, self.bench.spec)):
             self._finish(job, JobStatus.SUCCEEDED, None)
         elif not cancelled.is_set():
             self._finish(job, JobStatus.FAILED, NO_WINNER)

@@ -25,25 +25,20 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
 
 from tilewright.errors import LaunchError
-from tilewright.schema.job import JobProgress, TuneRequest
+from tilewright.schema.job import JobProgress
 from tilewright.schema.trial import BestConfig, LadderKernel, Trial
-from tuner.job.context import JobContext, Recorder
+from tuner.job.context import InitialConfigs, JobContext, WinnerRecorder
 from tuner.job.helpers import adopt
-from tuner.job.ladder_rows import OWN, RACED, InitialConfigs, LadderJob, Row
-from tuner.job.selection import SELECTIONS, select_winner
+from tuner.job.ladder_rows import OWN, RACED, LadderJob, Row
+from tuner.job.selection import NO_WINNER, SELECTIONS, select_winner
 from tuner.job.shortlist import loads_at_the_limit, shortlist
-from tuner.job.slots import SlotBoard
-from tuner.job.tune import NO_WINNER
 from tuner.measure.timing import power_may_limit
-from tuner.workers.bench import Bench
-from tuner.workers.builder import Builder
 from tuner.workers.process import WorkerError
 
 COVERED = 0.01  # regret within which a kernel serves a row as well as its best
@@ -52,47 +47,33 @@ _log = logging.getLogger("tilewright.job")
 
 
 def tune_ladder(
-    request: TuneRequest,
-    job_id: str,
-    bench: Bench,
-    builder: Builder,
-    recorder: Recorder,
-    cancelled: threading.Event,
-    initial_configs: InitialConfigs = lambda _: (),
-    quiet_wait_s: float = 0.0,
-    board: SlotBoard | None = None,
+    context: JobContext, winners: WinnerRecorder, initial_configs: InitialConfigs
 ) -> list[BestConfig]:
     """Search every row, choose the kernels that cover the ladder, race them row by row, record the winners.
 
-    Rows that ``recorder`` holds as decided are neither searched nor raced again. ``initial_configs`` gives
+    Rows that ``winners`` holds as decided are neither searched nor raced again. ``initial_configs`` gives
     the configs that the search of a row tries after those of its neighbours. A row without a winner is
-    recorded with the reason, and the others go on. Other devices take trials from ``board``.
+    recorded with the reason, and the others go on.
 
-    Returns:
-        The winners, the smallest M first; empty if ``cancelled`` was set.
-
-    Raises:
-        DeviceUnavailable: the compiler or the device's libraries are missing.
-        InvalidProblem: no family computes any row.
-        WorkerDied, WorkerTimeout, LaunchError: as :meth:`tuner.job.ladder_rows.LadderJob.search`.
+    Returns, Raises:
+        As :func:`tuner.job.tune.run_job`.
     """
-    context = JobContext(request, job_id, bench, builder, recorder, cancelled, quiet_wait_s, board)
     adopt(context)
-    job = LadderJob(context, recorder, bench, initial_configs)
+    job = LadderJob(context, winners, initial_configs)
     if not job.trials:
-        recorder.set_progress(JobProgress("enumerate", 0, job.planned))
+        context.recorder.set_progress(JobProgress("enumerate", 0, job.planned))
     rows = job.search()
-    if board:
-        board.close()
+    if context.board:
+        context.board.close()
     if not job.racing:
         _follow(job, rows)
-    if not cancelled.is_set():
+    if not context.cancelled.is_set():
         _race(job, rows)
-    if cancelled.is_set():
+    if context.cancelled.is_set():
         return []
     job.publish("done")
     kernels = {best.artifact for best in job.results.values()}
-    _log.info("job %s: %d rows of a ladder, %d kernels", job_id, len(job.results), len(kernels))
+    _log.info("job %s: %d rows of a ladder, %d kernels", context.job_id, len(job.results), len(kernels))
     return [job.results[m] for m in sorted(job.results)]
 
 
@@ -162,7 +143,7 @@ def _race(job: LadderJob, rows: Sequence[Row]) -> None:
             row.follow(winner, always=True)
             chosen.add(winner.artifact)
         for _ in range(SELECTIONS):
-            if _decide(job, row, chosen, job.recorder.stored_best(row.problem)):
+            if _decide(job, row, chosen, job.winners.stored_best(row.problem)):
                 break
             _log.info("job %s: another job stored a winner for m = %d", job.context.job_id, row.m)
         if job.context.cancelled.is_set():

@@ -20,13 +20,11 @@ from tilewright.schema.config import Config
 from tilewright.schema.job import ROWS_OF_A_JOB, JobProgress, Level, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Provenance, Trial
-from tuner.job.context import JobContext, Recorder
-from tuner.job.first_configs import COUNTS, Measured, first_configs
+from tuner.job.context import InitialConfigs, JobContext, WinnerRecorder
+from tuner.job.first_configs import COUNTS, Measured, first_configs, open_for
 from tuner.job.loop import Ahead, Loop, of_today, why_outdated
 from tuner.job.progress import FROM_LADDER, PHASES, ProgressTracker, timed
-from tuner.job.tune import open_for
 from tuner.search.search import MEASURED
-from tuner.workers.bench import Bench
 from tuner.workers.process import WorkerError
 
 # Of the seconds, for the searches; in the others, kernels are measured on the rows beside theirs.
@@ -36,8 +34,6 @@ RACED = 0.05  # regret up to which a kernel takes part in the race of a row
 OWN = 3  # best kernels of a row that are measured on the rows beside it, and race there
 _SECONDS = ("compile_s", *(f"{phase}_s" for phase in PHASES))
 _log = logging.getLogger("tilewright.job")
-
-InitialConfigs = Callable[[GemmProblem], Sequence[Config]]
 
 
 def _requests(request: TuneRequest) -> Iterator[TuneRequest]:
@@ -56,22 +52,20 @@ class LadderJob:
     """What the rows of a job share: trials, kernels, progress and results.
 
     Attributes:
-        recorder: stores trials, progress and winners.
-        bench: the device.
+        context: of the job on the whole ladder.
+        winners: stores the winners.
         initial_configs: of a problem, from the database.
         trials: those of all rows, by number.
         results: the winners so far, by M.
         errors: why rows have no winner, by M.
     """
 
-    def __init__(
-        self, context: JobContext, recorder: Recorder, bench: Bench, initial_configs: InitialConfigs
-    ) -> None:
-        self.context, self.recorder = context, recorder
+    def __init__(self, context: JobContext, winners: WinnerRecorder, initial_configs: InitialConfigs) -> None:
+        self.context, self.winners, self.initial_configs = context, winners, initial_configs
         self.started = time.monotonic()
-        self.trials = recorder.trials()
-        self.results = recorder.row_results()
-        self.errors = recorder.row_errors()
+        self.trials = context.recorder.trials()
+        self.results = winners.row_results()
+        self.errors = winners.row_errors()
         self.racing = bool(self.results)
         self._earlier = tuple(self.trials)
         self._known = sum(trial.outcome in MEASURED for trial in self.trials)
@@ -79,7 +73,6 @@ class LadderJob:
         self._told: dict[tuple[int, str], JobProgress] = {}
         self._last = JobProgress("search", 0, 0)
         self._rows = {request.problem.m: Row(self, request) for request in _requests(context.request)}
-        self.bench, self.initial_configs = bench, initial_configs
 
     @property
     def planned(self) -> int:
@@ -148,7 +141,7 @@ class LadderJob:
         kept = dataclasses.replace(trial, number=self.trials[-1].number + 1 if self.trials else 0)
         if artifact is not None and trial.outcome is Outcome.OK:
             self._kernels[artifact.digest] = artifact
-        self.recorder.add_trial(kept, artifact)
+        self.context.recorder.add_trial(kept, artifact)
         self.trials.append(kept)
 
     def goes_on(self, m: int) -> None:
@@ -170,7 +163,7 @@ class LadderJob:
 
     def decided(self, best: BestConfig, artifact: Artifact, raced: BestConfig | None) -> bool:
         """Commit the winner of a row; False if another job stored one since ``raced`` was the stored one."""
-        replaces = self.recorder.set_best(best, artifact, raced)
+        replaces = self.winners.set_best(best, artifact, raced)
         self.results[best.problem.m] = best
         return replaces
 
@@ -178,7 +171,7 @@ class LadderJob:
         """Commit that a row has no winner."""
         _log.info("job %s: no winner for m = %d: %s", self.context.job_id, m, reason)
         if m not in self.errors and m not in self.results:
-            self.recorder.set_row_error(m, reason)
+            self.winners.set_row_error(m, reason)
             self.errors[m] = reason
 
     def row_progress(self, m: int, told: JobProgress) -> None:
@@ -195,7 +188,7 @@ class LadderJob:
         seconds: dict[str, Any] = {
             name: sum(getattr(told, name) for told in self._told.values()) for name in _SECONDS
         }
-        self.recorder.set_progress(
+        self.context.recorder.set_progress(
             dataclasses.replace(
                 self._last,
                 phase=phase,
@@ -287,7 +280,7 @@ class Row:
         first = [config for config in self._first if config not in followed] if again else ()
         opening = time.monotonic()
         begun = self._begun.result() if self._begun else {}
-        self._search, ahead = open_for(self.context, self._job.bench, self._known_configs, first, begun)
+        self._search, ahead = open_for(self.context, self._known_configs, first, begun)
         self._begun = None
         for config in begun.keys() - ahead.keys():
             begun[config].cancel()
@@ -397,11 +390,11 @@ class Row:
 
     def why_quarantined(self, config: Config, today: Provenance) -> str | None:
         """Why a config is not to be tried."""
-        return self._job.recorder.why_quarantined(config, today)
+        return self._job.context.recorder.why_quarantined(config, today)
 
     def quarantine(self, trial: Trial) -> None:
         """Quarantine the config of a trial of this row."""
-        self._job.recorder.quarantine(dataclasses.replace(trial, m=self.m))
+        self._job.context.recorder.quarantine(dataclasses.replace(trial, m=self.m))
 
     def set_progress(self, progress: JobProgress) -> None:
         """Publish the progress of this row as that of the job."""

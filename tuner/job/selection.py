@@ -36,6 +36,7 @@ from tuner.measure.stats import CONFIDENCE, median, speed_ratio
 from tuner.measure.timing import timing_of
 from tuner.workers.process import WorkerError
 
+NO_WINNER = "no config of this problem compiled, ran and gave the right result; its trials say why"
 NEGLIGIBLE = 1.003
 RACE_SECONDS = 20.0
 SLACK = 5.0

@@ -136,7 +136,7 @@ _DATED = RowReader("trial", _id, lambda row: (_trial(row), row.created))
 
 
 class JobRecorder:
-    """The :class:`tuner.job.context.Recorder` of a claimed job; each call is one transaction.
+    """Stores the trials and winners of a claimed job; each call is one transaction.
 
     Belongs to the claim that stands when it is made: once the job was finished or claimed again,
     writing raises :class:`JobTaken` and changes nothing.

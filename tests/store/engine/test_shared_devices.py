@@ -30,7 +30,7 @@ def make_engine(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Makes a service's engine whose only device is a stand-in with interference; its jobs find no winner."""
     monkeypatch.setattr(device_queue, "Bench", FakeBench)
     monkeypatch.setattr(device_queue, "_POLL_S", 0.05)
-    monkeypatch.setattr(device_queue, "tune", lambda *_: None)
+    monkeypatch.setattr(device_queue, "run_job", lambda *_: [])
     made = []
 
     def make(quiet_wait_s: float) -> LocalEngine:

@@ -54,7 +54,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Callable[[Before], None]:
     """Has a job record its trials one by one, and call a function before each."""
 
     def use(before: Before) -> None:
-        def tune(_request: Any, _id: str, _bench: Any, _builder: Any, recorder: Any, *_: Any) -> BestConfig:
+        def run_job(_context: Any, recorder: Any, *_: Any) -> list[BestConfig]:
             for number in range(len(recorder.trials()), TRIALS):
                 before(number)
                 kernel = samples.artifact(bytes(50_000) + bytes([number]))
@@ -62,9 +62,9 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Callable[[Before], None]:
             recorder.set_progress(JobProgress("done", TRIALS, TRIALS))
             won = samples.best(samples.problem())
             recorder.set_best(won, samples.artifact())
-            return won
+            return [won]
 
-        monkeypatch.setattr(device_queue, "tune", tune)
+        monkeypatch.setattr(device_queue, "run_job", run_job)
 
     return use
 
@@ -206,10 +206,10 @@ def test_a_device_goes_on_after_an_error_that_is_no_job_s(
 def test_a_job_that_meets_a_bug_tells_of_this_machine_in_the_log_alone(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def tune(*_: Any) -> None:
+    def run_job(*_: Any) -> None:
         raise FileNotFoundError(2, "No such file", "/home/me/kernel")
 
-    monkeypatch.setattr(device_queue, "tune", tune)
+    monkeypatch.setattr(device_queue, "run_job", run_job)
     job_id = submit(sqlite_store)
     with engine_on(sqlite_store, tmp_path) as engine:
         engine.start()
