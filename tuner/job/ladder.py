@@ -36,7 +36,7 @@ from tilewright.schema.trial import BestConfig, LadderKernel, Trial
 from tuner.job.context import InitialConfigs, JobContext, WinnerRecorder
 from tuner.job.helpers import adopt
 from tuner.job.ladder_rows import OWN, RACED, LadderJob, Row
-from tuner.job.selection import NO_WINNER, SELECTIONS, select_winner
+from tuner.job.selection import NO_WINNER, SELECTIONS, Selected, select_winner
 from tuner.job.shortlist import loads_at_the_limit, shortlist
 from tuner.measure.timing import power_may_limit
 from tuner.workers.process import WorkerError
@@ -154,23 +154,22 @@ def _race(job: LadderJob, rows: Sequence[Row]) -> None:
 def _decide(job: LadderJob, row: Row, chosen: AbstractSet[str], stored: BestConfig | None) -> bool:
     """Race kernels on a row and commit its winner; False if another job stored one meanwhile."""
     known = _racing(row, chosen)
-    best, reason = _raced(job, row, chosen, stored)
-    if best and job.may_spend_on(best) and not row.searched_on:
-        known |= {one.artifact for one in (best, stored) if one}
+    won, reason = _raced(job, row, chosen, stored)
+    if won and job.may_spend_on(won.best) and not row.searched_on:
+        known |= {one.artifact for one in (won.best, stored) if one}
         _search_more(job, row)
         # NOTE: a race of the same kernels would only give a result that missed a good verdict another chance.
         if not _racing(row, chosen) <= known:
-            later, _ = _raced(job, row, chosen, (best.timing.disturbed and stored) or best)
-            best = later if later and _replaces(later, best) else best
+            later, _ = _raced(job, row, chosen, (won.best.timing.disturbed and stored) or won.best)
+            won = later if later and _replaces(later.best, won.best) else won
     if job.context.cancelled.is_set():
         return True
-    artifact = job.kernel(best.artifact) if best else None
-    if best is None or artifact is None:
+    if won is None:
         job.failed(row.m, reason)
         return True
     regrets = row.regrets()
-    on_row = {digest: regrets[digest] for digest in regrets if digest in chosen | {best.artifact}}
-    return job.decided(with_ladder(best, on_row), artifact, stored)
+    on_row = {digest: regrets[digest] for digest in regrets if digest in chosen | {won.best.artifact}}
+    return job.decided(with_ladder(won.best, on_row), won.artifact, stored)
 
 
 def _search_more(job: LadderJob, row: Row) -> None:
@@ -214,28 +213,24 @@ def _near(row: Row, chosen: AbstractSet[str]) -> list[Trial]:
 
 def _raced(
     job: LadderJob, row: Row, chosen: AbstractSet[str], stored: BestConfig | None
-) -> tuple[BestConfig | None, str]:
+) -> tuple[Selected | None, str]:
     """The winner of the races of a row between the kernels chosen, its own best ones and the ``stored``
     winner, which takes part wherever it lies, or None and the reason."""
     near = [str(trial.artifact) for trial in _near(row, chosen)]
-    race = row.new_tracker()
-    race.artifacts = {digest: kernel for digest in near if (kernel := job.kernel(digest))}
-    race.stopped = row.tracker.stopped
-    race.publish("race")
-    reason, best = NO_WINNER, None
+    kernels = {digest: kernel for digest in near if (kernel := job.kernel(digest))}
+    reason, won = NO_WINNER, None
+    row.tracker.publish("race")
     # If no kernel that was chosen builds and runs any more, all that the row measured may win.
     for trials in (_may_race(row, chosen), row.tracker.trials):
-        race.trials = trials
-        with race.spending("race"):
+        with row.tracker.spending("race"):
             try:
-                best = select_winner(row.context, race, stored)
+                won = select_winner(row.context, trials, kernels, stored)
             except (WorkerError, LaunchError) as error:
                 reason = str(error)
-        if best or job.context.cancelled.is_set():
+        if won or job.context.cancelled.is_set():
             break
-    race.publish("race")
-    job.know(race.artifacts)
-    return best, reason
+    row.tracker.publish("race")
+    return won, reason
 
 
 def with_ladder(best: BestConfig, regrets: Mapping[str, float]) -> BestConfig:

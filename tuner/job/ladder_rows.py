@@ -9,7 +9,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
@@ -70,7 +70,8 @@ class LadderJob:
         self._earlier = tuple(self.trials)
         self._known = sum(trial.outcome in MEASURED for trial in self.trials)
         self._kernels: dict[str, Artifact] = {}
-        self._told: dict[tuple[int, str], JobProgress] = {}
+        self._of_rows: dict[int, JobProgress] = {}
+        self._of_ended: list[JobProgress] = []  # of searches that a row had before its last one
         self._last = JobProgress("search", 0, 0)
         self._rows = {request.problem.m: Row(self, request) for request in _requests(context.request)}
 
@@ -146,13 +147,8 @@ class LadderJob:
 
     def goes_on(self, m: int) -> None:
         """Add the seconds that a row spends from now on to those that it spent so far."""
-        for phase in ("search", "race"):
-            if told := self._told.pop((m, phase), None):
-                self._told[m, f"first {phase}"] = told
-
-    def know(self, kernels: Mapping[str, Artifact]) -> None:
-        """Keep kernels that a race built."""
-        self._kernels |= kernels
+        if ended := self._of_rows.pop(m, None):
+            self._of_ended.append(ended)
 
     def may_spend_on(self, best: BestConfig) -> bool:
         """Whether a row with this winner gets more trials: it loses to the vendor library (not to a stand-in
@@ -165,6 +161,7 @@ class LadderJob:
         """Commit the winner of a row; False if another job stored one since ``raced`` was the stored one."""
         replaces = self.winners.set_best(best, artifact, raced)
         self.results[best.problem.m] = best
+        self._kernels[artifact.digest] = artifact
         return replaces
 
     def failed(self, m: int, reason: str) -> None:
@@ -174,11 +171,11 @@ class LadderJob:
             self.winners.set_row_error(m, reason)
             self.errors[m] = reason
 
-    def row_progress(self, m: int, told: JobProgress) -> None:
+    def row_progress(self, m: int, progress: JobProgress) -> None:
         """Publish the progress of the job, given that of one of its rows."""
-        self._told[m, told.phase] = told
-        self._last = dataclasses.replace(told, m=m)
-        self.publish(told.phase)
+        self._of_rows[m] = progress
+        self._last = dataclasses.replace(progress, m=m)
+        self.publish(progress.phase)
 
     def publish(self, phase: str) -> None:
         """Publish the progress of the job: counts and seconds are those of all its rows."""
@@ -186,7 +183,8 @@ class LadderJob:
         planned, of_this_run = max(measured, self.planned), measured - self._known
         eta_s = (planned - measured) * elapsed_s / of_this_run if phase == "search" and of_this_run else None
         seconds: dict[str, Any] = {
-            name: sum(getattr(told, name) for told in self._told.values()) for name in _SECONDS
+            name: sum(getattr(one, name) for one in (*self._of_rows.values(), *self._of_ended))
+            for name in _SECONDS
         }
         self.context.recorder.set_progress(
             dataclasses.replace(
@@ -312,7 +310,6 @@ class Row:
         trials, seconds = 2 * self.context.request.max_trials, self._job.context.request.max_seconds
         more = dataclasses.replace(self.context.request, max_trials=trials, max_seconds=seconds)
         self.context = dataclasses.replace(self.context, request=more)
-        self._job.goes_on(self.m)
         self.searched_on = True
         self.search()
 
@@ -331,6 +328,7 @@ class Row:
 
     def new_tracker(self, open_s: float = 0.0) -> ProgressTracker:
         """A tracker without trials, whose clock is that of the whole job."""
+        self._job.goes_on(self.m)
         return ProgressTracker(self.context.request, self, self._search, self._job.started, open_s)
 
     def times(self) -> dict[str, Trial]:

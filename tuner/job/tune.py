@@ -69,12 +69,12 @@ def _tune(context: JobContext, winners: WinnerRecorder, initial_configs: Initial
     for _ in range(SELECTIONS):
         stored = winners.stored_best(context.problem)
         with tracker.spending("race"):
-            best = select_winner(context, tracker, stored)
+            won = select_winner(context, tracker.trials, tracker.artifacts, stored)
         if context.cancelled.is_set():
             return None
-        if best is None or winners.set_best(best, tracker.artifacts[best.artifact], stored):
+        if won is None or winners.set_best(won.best, won.artifact, stored):
             break
         _log.info("job %s: another job stored a winner during the races", context.job_id)
     tracker.publish("done")
     tracker.log(context.job_id)
-    return best
+    return won.best if won else None
