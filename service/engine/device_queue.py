@@ -24,7 +24,7 @@ from tilewright.errors import DeviceUnavailable, TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import DType, GemmProblem
-from tilewright.schema.trial import Trial
+from tilewright.schema.trial import BestConfig, Trial
 from tuner.job.context import JobContext
 from tuner.job.neighbours import first_tries
 from tuner.job.selection import NO_WINNER
@@ -359,36 +359,36 @@ class DeviceQueue:
     def _tune(self, job: JobRecord, cancelled: threading.Event) -> None:
         patience = Patience(cancelled, self._tell)
         recorder = DeviceRecorder(self._store, job.id, patience, self._metrics, self.bench)
-        self._await_quiet(job.id, cancelled)
-        log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
+        board = SlotBoard(self._store, job, patience) if self._settings.help_jobs else None
+        wait_s = self._settings.quiet_wait_s
         context = JobContext(
-            job.request,
-            job.id,
-            self.bench,
-            self._builder,
-            recorder,
-            cancelled,
-            self._settings.quiet_wait_s,
-            SlotBoard(self._store, job, patience) if self._settings.help_jobs else None,
+            job.request, job.id, self.bench, self._builder, recorder, cancelled, wait_s, board
         )
-        if run_job(context, recorder, functools.partial(first_tries, self._store, self.bench.spec)):
+        initial = functools.partial(first_tries, self._store, self.bench.spec)
+        won = list[BestConfig]()
+        if self._await_quiet(job.id, cancelled):
+            log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
+            won = run_job(context, recorder, initial)
+        if won:
             self._finish(job, JobStatus.SUCCEEDED, None)
         elif not cancelled.is_set():
             self._finish(job, JobStatus.FAILED, NO_WINNER)
         elif not self._stopping.is_set() or self._cancel_requested(job.id):
             self._finish(job, JobStatus.CANCELLED, None)
 
-    def _await_quiet(self, job_id: str, cancelled: threading.Event) -> None:
-        """Wait until no other process uses the device, ``quiet_wait_s`` at most."""
+    def _await_quiet(self, job_id: str, cancelled: threading.Event) -> bool:
+        """Wait until no other process uses the device, ``quiet_wait_s`` at most; False if the job was
+        cancelled."""
         ends = time.monotonic() + self._settings.quiet_wait_s
-        while reasons := "; ".join(self.bench.interference()):
+        while not cancelled.is_set() and (reasons := "; ".join(self.bench.interference())):
             left_s = ends - time.monotonic()
-            if left_s <= 0 or cancelled.is_set():
+            if left_s <= 0:
                 log.warning("job %s runs despite interference on %s: %s", job_id, self.name, reasons)
                 break
             self._tell(Trouble.SHARED, f"{reasons}; waiting for it, {left_s:.0f} s at most (quiet_wait_s)")
             cancelled.wait(min(_POLL_S, left_s))
         self._tell(None, "")
+        return not cancelled.is_set()
 
     def _cancel_requested(self, job_id: str) -> bool:
         with self._store.read() as session:
