@@ -103,7 +103,10 @@ class LadderJob:
             ahead = following if done else None
             then = functools.partial(ahead.compile_ahead, measured, beside) if ahead else None
             try:
-                row.search(again=not self._searched(row.m), then=then)
+                if self._searched(row.m):
+                    row.reopen()
+                else:
+                    row.search(then)
             except (InvalidProblem, WorkerError, LaunchError) as error:
                 if self.context.cancelled.is_set():
                     break
@@ -267,38 +270,49 @@ class Row:
             for work in begun.result().values():
                 work.cancel()
 
-    def search(self, again: bool = True, then: Callable[[], None] | None = None) -> None:
-        """Search the row; its trials alone unless ``again``. Calls ``then`` once its first compilations have
-        begun.
+    def search(self, then: Callable[[], None] | None = None) -> None:
+        """Search the row. Calls ``then`` once its first compilations have begun.
 
         Raises:
             InvalidProblem: no config of any family is valid for its problem.
         """
-        followed = [trial.config for trial in self._known() if trial.origin == FROM_LADDER]
-        first = [config for config in self._first if config not in followed] if again else ()
+        followed = {trial.config for trial in self._followed}
+        first = [config for config in self._first if config not in followed]
+        ahead = self._open(first)
+        if then:
+            then()
+        Loop(self.context, self._search, self.tracker, first, ahead).run()
+        self._replay(self._followed)
+
+    def reopen(self) -> None:
+        """Open the search that an earlier run ended, and recall its trials.
+
+        Raises:
+            InvalidProblem: as :meth:`search`.
+        """
+        for work in self._open(()).values():
+            work.cancel()
+        self.recall()
+
+    def recall(self) -> None:
+        """Have the tracker hold all that the row measured."""
+        self.tracker.clear()
+        self._replay(self._known())
+
+    def _open(self, first: Sequence[Config]) -> Ahead:
+        """Open the search of the row, and a tracker for it. Returns the compilations that have begun."""
         opening = time.monotonic()
         begun = self._begun.result() if self._begun else {}
         self._search, ahead = open_for(self.context, self._known_configs, first, begun)
         self._begun = None
         for config in begun.keys() - ahead.keys():
             begun[config].cancel()
-        if again and then:
-            then()
-        self._search.reserve(followed)  # a row that is searched on measures nothing twice
-        self.tracker = self.new_tracker(time.monotonic() - opening)
-        if again:
-            Loop(self.context, self._search, self.tracker, first, ahead).run()
-        else:
-            for work in ahead.values():
-                work.cancel()
-        self._replay(one for one in self._known() if one.origin == FROM_LADDER or not again)
-
-    def recall(self) -> None:
-        """Have the tracker hold all that the row measured, after a search that failed."""
-        stopped = self.tracker.stopped
-        self.tracker = self.new_tracker()
-        self.tracker.stopped = stopped
-        self._replay(self._known())
+        # A row that is searched on measures nothing twice.
+        self._search.reserve(trial.config for trial in self._followed)
+        self._job.goes_on(self.m)
+        open_s = time.monotonic() - opening
+        self.tracker = ProgressTracker(self.context.request, self, self._search, self._job.started, open_s)
+        return ahead
 
     def _replay(self, trials: Iterable[Trial]) -> None:
         for trial in trials:
@@ -325,11 +339,6 @@ class Row:
         complete = [trial for trial in self.times().values() if trial.outcome is Outcome.OK]
         near = [trial for trial in complete if regrets[str(trial.artifact)] <= RACED]
         return sorted(near, key=lambda trial: timed(trial).median_us)[:most]
-
-    def new_tracker(self, open_s: float = 0.0) -> ProgressTracker:
-        """A tracker without trials, whose clock is that of the whole job."""
-        self._job.goes_on(self.m)
-        return ProgressTracker(self.context.request, self, self._search, self._job.started, open_s)
 
     def times(self) -> dict[str, Trial]:
         """The fastest trial of each kernel that was measured."""
@@ -372,6 +381,11 @@ class Row:
         """The trials of this row's own search, numbered from 0."""
         own = (trial for trial in self._known() if trial.origin != FROM_LADDER)
         return [dataclasses.replace(trial, number=number) for number, trial in enumerate(own)]
+
+    @property
+    def _followed(self) -> list[Trial]:
+        """The trials of other rows' kernels on this row."""
+        return [trial for trial in self._known() if trial.origin == FROM_LADDER]
 
     def _known(self) -> list[Trial]:
         """Those of this row; without those that it had after a race, until it is searched on."""

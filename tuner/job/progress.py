@@ -95,6 +95,10 @@ class ProgressTracker:
         self._replayed += trial.outcome in MEASURED
         self.trials.append(trial)
 
+    def clear(self) -> None:
+        """Drop the trials; kernels and seconds stay."""
+        self.trials, self._replayed = [], 0
+
     def spend(self, phase: str, seconds: float) -> None:
         """Add seconds of one of ``PHASES``, or of ``trying`` a trial that is added afterwards."""
         self._spent_s[phase] += seconds
