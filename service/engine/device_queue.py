@@ -7,14 +7,12 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.engine.canary import Canary
 from service.engine.database_health import outage
-from service.engine.health import Backoff, DeviceHealth, Patience, Trouble, why
+from service.engine.health import Backoff, DeviceHealth, Retry, Trouble, why
 from service.engine.helper import Helper
 from service.engine.retune import queue_imported, queue_stalest
 from service.metrics import Metrics
@@ -31,7 +29,7 @@ from tuner.job.selection import NO_WINNER
 from tuner.job.slots import SlotBoard
 from tuner.job.tune import run_job
 from tuner.store import jobs
-from tuner.store.database import JobTaken, Store, WritersBusy
+from tuner.store.database import JobTaken, Patience, Store, WritersBusy
 from tuner.store.queue import claims
 from tuner.store.queue.owners import new_owner
 from tuner.store.records import JobRecord, utc_now
@@ -42,43 +40,18 @@ from tuner.workers.device_lock import DeviceLock
 from tuner.workers.process import WorkerError
 from tuner.workers.recovery import DeviceAway, DeviceSetAside
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _patiently(
-    method: Callable[Concatenate[JobRecorder, P], R],
-) -> Callable[Concatenate[DeviceRecorder, P], R]:
-    @functools.wraps(method)
-    def wait(self: DeviceRecorder, /, *args: P.args, **given: P.kwargs) -> R:
-        return self.patience(functools.partial(method, self, *args, **given))
-
-    return wait
-
 
 class DeviceRecorder(JobRecorder):
-    """A :class:`JobRecorder` that waits while the database takes no writes, and counts its trials in the
-    metrics of the device."""
-
-    trials = _patiently(JobRecorder.trials)
-    why_quarantined = _patiently(JobRecorder.why_quarantined)
-    quarantine = _patiently(JobRecorder.quarantine)
-    set_progress = _patiently(JobRecorder.set_progress)
-    stored_best = _patiently(JobRecorder.stored_best)
-    row_results = _patiently(JobRecorder.row_results)
-    row_errors = _patiently(JobRecorder.row_errors)
-    set_row_error = _patiently(JobRecorder.set_row_error)
-    set_best = _patiently(JobRecorder.set_best)
+    """A :class:`JobRecorder` that counts its trials in the metrics of the device."""
 
     def __init__(self, store: Store, job_id: str, patience: Patience, metrics: Metrics, bench: Bench) -> None:
-        super().__init__(store, job_id, bench.known_as)
-        self.patience = patience
+        super().__init__(store, job_id, bench.known_as, patience)
         self._metrics = metrics
         self._name = bench.name
 
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
         """Keep a trial and count it."""
-        self.patience(functools.partial(super().add_trial, trial, artifact))
+        super().add_trial(trial, artifact)
         if trial.anchor is None:  # else its helper counts it
             self._metrics.trials.labels(self._name, trial.outcome.value).inc()
             self._metrics.trial_seconds.labels(self._name).inc(trial.check_s + trial.measure_s)
@@ -357,7 +330,7 @@ class DeviceQueue:
             self._finish(job, JobStatus.FAILED, reason)
 
     def _tune(self, job: JobRecord, cancelled: threading.Event) -> None:
-        patience = Patience(cancelled, self._tell)
+        patience = Retry(cancelled, self._tell)
         recorder = DeviceRecorder(self._store, job.id, patience, self._metrics, self.bench)
         board = SlotBoard(self._store, job, patience) if self._settings.help_jobs else None
         wait_s = self._settings.quiet_wait_s
@@ -403,7 +376,7 @@ class DeviceQueue:
                 claims.hold(session, job.id, job.attempt)
                 jobs.finish(session, job.id, status, error)
 
-        Patience(self._stopping, self._tell)(finish)
+        Retry(self._stopping, self._tell)(finish)
         if job.started:
             self._metrics.jobs.labels(status.value).observe((utc_now() - job.started).total_seconds())
         log.info("job %s %s%s", job.id, status, f": {error}" if error else "")

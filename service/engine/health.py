@@ -81,8 +81,9 @@ class Backoff:
         self._next_s = _FIRST_PAUSE_S
 
 
-class Patience:
-    """Tries work on the database again until it takes it, however long that is."""
+class Retry:
+    """A :class:`tuner.store.database.Patience` that tries again until the database takes the work, however
+    long that is."""
 
     def __init__(self, stop: threading.Event, tell: Callable[[Trouble | None, str], None]) -> None:
         """``stop`` ends the waiting; ``tell`` is called with the reason for waiting, and with None once that
@@ -90,7 +91,7 @@ class Patience:
         self._stop = stop
         self._tell = tell
 
-    def __call__(self, work: Callable[[], R]) -> R:
+    def __call__(self, work: Callable[[], R], /) -> R:
         """What ``work`` gives.
 
         Raises:
