@@ -36,6 +36,9 @@ from tuner.measure.timing import (
     settle,
 )
 
+# A fourth would rarely win (benchmarks/lab/2026-11-28-shorter-races.md). At the power limit each costs a
+# second, and a third gains 0.06 % (benchmarks/lab/2026-11-29-seconds-of-races.md).
+MOST_IN_A_RACE, MOST_AT_POWER_LIMIT = 3, 2  # kernels, and algorithms of the vendor library
 GRAPHS, FEW_GRAPHS = 48, 8  # of a candidate at most; few where a difference of 1 % decides little
 MOST_LAUNCHES = 2**14  # in all graphs of a candidate
 PERIOD_S = 1.0  # of the swing at the power limit
