@@ -185,13 +185,13 @@ def _search_more(job: LadderJob, row: Row) -> None:
 
 
 def _replaces(later: BestConfig, first: BestConfig) -> bool:
-    """Whether the result of a second contest on a row is stored instead of the first one: if another kernel
+    """Whether the result of a second race on a row is stored instead of the first one: if another kernel
     won it undisturbed, or the first result was disturbed."""
     return bool(first.timing.disturbed) or (later.artifact != first.artifact and not later.timing.disturbed)
 
 
 def _racing(row: Row, chosen: AbstractSet[str]) -> set[str]:
-    """The kernels that would take part in a contest on a row now, besides a stored winner."""
+    """The kernels that would take part in a race on a row now, besides a stored winner."""
     loads = loads_at_the_limit(row.problem, row.context.device)
     return {str(trial.artifact) for trial in shortlist(_may_race(row, chosen), loads)}
 

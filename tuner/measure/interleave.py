@@ -160,13 +160,13 @@ def each_round(
         samplers: one for each candidate; if its launches are timed in several ``ways``, those of all
             candidates for the first way come first.
     """
-    contest = _Contest(device, samplers, into, ways, groups, ends_early, order)
+    race = _RaceRounds(device, samplers, into, ways, groups, ends_early, order)
     # NOTE: only under load does the device tell whether power limits it, and some devices only after a while.
     if not (passes and at_power_limit(device.telemetry(), device.spec)):
-        limited = yield from contest.short_samples(rounds, up_to_limit=passes > 0)
+        limited = yield from race.short_samples(rounds, up_to_limit=passes > 0)
         if not limited:
             return
-    yield from contest.whole_periods(passes)
+    yield from race.whole_periods(passes)
 
 
 def in_bursts(
@@ -192,11 +192,11 @@ def in_bursts(
         for candidate in candidates:
             into.rows[candidate].append(samplers[candidate](number))
         last_s = time.monotonic() - began
-        # Power is told as the mean of a second, with the rests.
+        # Power is reported as the mean of a second, with the rests.
         into.states.append((device.telemetry().mhz, None))
 
 
-class _Contest:
+class _RaceRounds:
     """The candidates of a race, those that are still in it, and what was measured; each of the two ways to
     run it gives the steps between which others may use the device."""
 

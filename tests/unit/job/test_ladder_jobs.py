@@ -431,7 +431,7 @@ def losing_row(
 ) -> tuple[Lab, BestConfig]:
     """A row where power may limit the device, that loses at first by 10 times and later by 5 times. In its
     search each kernel takes ``step`` times as long as the one before; under load 100 us, those of the second
-    search ``later_us``. The flags say whether others disturb the first contest, and the next one."""
+    search ``later_us``. The flags say whether others disturb the first race, and the next one."""
     monkeypatch.setattr(ladder_job, "power_may_limit", lambda _problem, _spec: True)
     lab, times = ladder_lab(), dict[str, float]()
     lab.bench.on_row = lambda _text, _m: 1.0
