@@ -27,10 +27,10 @@ from tilewright.schema.config import Config
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome
-from tuner.job.ladder import tune_ladder
+from tuner.job.context import JobContext
 from tuner.job.neighbours import first_tries
 from tuner.job.progress import PHASES
-from tuner.job.tune import tune
+from tuner.job.tune import run_job
 from tuner.measure.race import METHOD, RaceRules, RaceSamples
 from tuner.measure.stats import CONFIDENCE, Ratio, median
 from tuner.store import entities, jobs
@@ -178,19 +178,17 @@ class FreshTuner:
             job, _ = jobs.submit(session, request, self.bench.spec)
             claims.claim(session, self._device_class, _OWNER)
         with self._ended(job.id) as outcome:
-            given = (request, job.id, self.bench, self._builder, JobRecorder(self._store, job.id))
+            recorder = JobRecorder(self._store, job.id)
+            context = JobContext(
+                request, job.id, self.bench, self._builder, recorder, threading.Event(), QUIET_WAIT_S
+            )
             initial = functools.partial(first_tries, self._store, self.bench.spec)
-            if request.ladder:
-                found = tune_ladder(*given, threading.Event(), initial, QUIET_WAIT_S)
-            else:
-                best = tune(*given, threading.Event(), initial(request.problem), QUIET_WAIT_S)
-                found = [best] if best else []
+            found = run_job(context, recorder, initial)
             outcome["winners"] = {best.problem.m: best for best in found}
         with self._store.read() as session:
             record = jobs.get(session, job.id)
         progress = record.progress if record else None
         seconds = round(time.monotonic() - started, 2)
-        recorder = JobRecorder(self._store, job.id)
         known = recorder.trials() if request.ladder else []
         return Tuned(
             seconds=seconds,

@@ -188,12 +188,13 @@ class Fleet:
         search = open_search([family], *where, request.budget, request.seed, (), request.sampler)
         tracker = ProgressTracker(request, recorder, search, time.monotonic())
         Loop(context, search, tracker).run()
-        best = select_winner(context, tracker)  # of its own search, as if no job had tuned its problem
-        if best:
-            recorder.set_best(best, tracker.artifacts[best.artifact])
-            self.outcome.winners.append(space.fraction(space.row(best.config)))
+        # Of its own search, as if no job had tuned its problem.
+        won = select_winner(context, tracker.trials, tracker.artifacts)
+        if won:
+            recorder.set_best(won.best, won.artifact)
+            self.outcome.winners.append(space.fraction(space.row(won.best.config)))
         tracker.publish("done")
         with self.store.begin() as session:
             claims.hold(session, job.id, job.attempt)
-            jobs.finish(session, job.id, JobStatus.SUCCEEDED if best else JobStatus.FAILED)
+            jobs.finish(session, job.id, JobStatus.SUCCEEDED if won else JobStatus.FAILED)
         self.outcome.trials += len(tracker.trials)

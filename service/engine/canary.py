@@ -203,12 +203,12 @@ class Canary:
     def _tell(self, session: Session, winner: Watched, now: Reading, cause: Cause | None) -> None:
         """The event of a shift, or of its end."""
         before = winner.reference or now
-        told = {"cause": cause and cause.value, "ratio": now.median_us / before.median_us}
+        drift = {"cause": cause and cause.value, "ratio": now.median_us / before.median_us}
         target = f"{winner.problem} on {self._bench.known_as}"
         both = {"before": encode(before), "now": encode(now)}
-        audit.note(session, audit.SERVICE, Action.DRIFT, target, **told, **both)
+        audit.note(session, audit.SERVICE, Action.DRIFT, target, **drift, **both)
         log.warning(
-            "%s takes %.3f times as long as before: %s", target, told["ratio"], cause or "steady again"
+            "%s takes %.3f times as long as before: %s", target, drift["ratio"], cause or "steady again"
         )
 
 

@@ -7,14 +7,12 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.engine.canary import Canary
 from service.engine.database_health import outage
-from service.engine.health import Backoff, DeviceHealth, Patience, Trouble, why
+from service.engine.health import Backoff, DeviceHealth, Retry, Trouble, why
 from service.engine.helper import Helper
 from service.engine.retune import queue_imported, queue_stalest
 from service.metrics import Metrics
@@ -24,13 +22,14 @@ from tilewright.errors import DeviceUnavailable, TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import DType, GemmProblem
-from tilewright.schema.trial import Trial
-from tuner.job.ladder import tune_ladder
+from tilewright.schema.trial import BestConfig, Trial
+from tuner.job.context import JobContext
 from tuner.job.neighbours import first_tries
+from tuner.job.selection import NO_WINNER
 from tuner.job.slots import SlotBoard
-from tuner.job.tune import NO_WINNER, tune
+from tuner.job.tune import run_job
 from tuner.store import jobs
-from tuner.store.database import JobTaken, Store, WritersBusy
+from tuner.store.database import JobTaken, Patience, Store, WritersBusy
 from tuner.store.queue import claims
 from tuner.store.queue.owners import new_owner
 from tuner.store.records import JobRecord, utc_now
@@ -41,43 +40,18 @@ from tuner.workers.device_lock import DeviceLock
 from tuner.workers.process import WorkerError
 from tuner.workers.recovery import DeviceAway, DeviceSetAside
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _patiently(
-    method: Callable[Concatenate[JobRecorder, P], R],
-) -> Callable[Concatenate[DeviceRecorder, P], R]:
-    @functools.wraps(method)
-    def wait(self: DeviceRecorder, /, *args: P.args, **given: P.kwargs) -> R:
-        return self.patience(functools.partial(method, self, *args, **given))
-
-    return wait
-
 
 class DeviceRecorder(JobRecorder):
-    """A :class:`JobRecorder` that waits while the database takes no writes, and counts its trials in the
-    metrics of the device."""
-
-    trials = _patiently(JobRecorder.trials)
-    why_quarantined = _patiently(JobRecorder.why_quarantined)
-    quarantine = _patiently(JobRecorder.quarantine)
-    set_progress = _patiently(JobRecorder.set_progress)
-    stored_best = _patiently(JobRecorder.stored_best)
-    row_results = _patiently(JobRecorder.row_results)
-    row_errors = _patiently(JobRecorder.row_errors)
-    set_row_error = _patiently(JobRecorder.set_row_error)
-    set_best = _patiently(JobRecorder.set_best)
+    """A :class:`JobRecorder` that counts its trials in the metrics of the device."""
 
     def __init__(self, store: Store, job_id: str, patience: Patience, metrics: Metrics, bench: Bench) -> None:
-        super().__init__(store, job_id, bench.known_as)
-        self.patience = patience
+        super().__init__(store, job_id, bench.known_as, patience)
         self._metrics = metrics
         self._name = bench.name
 
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
         """Keep a trial and count it."""
-        self.patience(functools.partial(super().add_trial, trial, artifact))
+        super().add_trial(trial, artifact)
         if trial.anchor is None:  # else its helper counts it
             self._metrics.trials.labels(self._name, trial.outcome.value).inc()
             self._metrics.trial_seconds.labels(self._name).inc(trial.check_s + trial.measure_s)
@@ -356,18 +330,18 @@ class DeviceQueue:
             self._finish(job, JobStatus.FAILED, reason)
 
     def _tune(self, job: JobRecord, cancelled: threading.Event) -> None:
-        patience = Patience(cancelled, self._tell)
+        patience = Retry(cancelled, self._tell)
         recorder = DeviceRecorder(self._store, job.id, patience, self._metrics, self.bench)
-        self._await_quiet(job.id, cancelled)
-        log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
-        initial = functools.partial(first_tries, self._store, self.bench.spec)
-        given = (job.request, job.id, self.bench, self._builder, recorder, cancelled)
         board = SlotBoard(self._store, job, patience) if self._settings.help_jobs else None
-        rest = (self._settings.quiet_wait_s, board)
-        if job.request.ladder:
-            won = bool(tune_ladder(*given, initial, *rest))
-        else:
-            won = tune(*given, initial(job.request.problem), *rest) is not None
+        wait_s = self._settings.quiet_wait_s
+        context = JobContext(
+            job.request, job.id, self.bench, self._builder, recorder, cancelled, wait_s, board
+        )
+        initial = functools.partial(first_tries, self._store, self.bench.spec)
+        won = list[BestConfig]()
+        if self._await_quiet(job.id, cancelled):
+            log.info("job %s: tuning %s on %s", job.id, job.request.problem, self.name)
+            won = run_job(context, recorder, initial)
         if won:
             self._finish(job, JobStatus.SUCCEEDED, None)
         elif not cancelled.is_set():
@@ -375,17 +349,19 @@ class DeviceQueue:
         elif not self._stopping.is_set() or self._cancel_requested(job.id):
             self._finish(job, JobStatus.CANCELLED, None)
 
-    def _await_quiet(self, job_id: str, cancelled: threading.Event) -> None:
-        """Wait until no other process uses the device, ``quiet_wait_s`` at most."""
+    def _await_quiet(self, job_id: str, cancelled: threading.Event) -> bool:
+        """Wait until no other process uses the device, ``quiet_wait_s`` at most; False if the job was
+        cancelled."""
         ends = time.monotonic() + self._settings.quiet_wait_s
-        while reasons := "; ".join(self.bench.interference()):
+        while not cancelled.is_set() and (reasons := "; ".join(self.bench.interference())):
             left_s = ends - time.monotonic()
-            if left_s <= 0 or cancelled.is_set():
+            if left_s <= 0:
                 log.warning("job %s runs despite interference on %s: %s", job_id, self.name, reasons)
                 break
             self._tell(Trouble.SHARED, f"{reasons}; waiting for it, {left_s:.0f} s at most (quiet_wait_s)")
             cancelled.wait(min(_POLL_S, left_s))
         self._tell(None, "")
+        return not cancelled.is_set()
 
     def _cancel_requested(self, job_id: str) -> bool:
         with self._store.read() as session:
@@ -400,7 +376,7 @@ class DeviceQueue:
                 claims.hold(session, job.id, job.attempt)
                 jobs.finish(session, job.id, status, error)
 
-        Patience(self._stopping, self._tell)(finish)
+        Retry(self._stopping, self._tell)(finish)
         if job.started:
             self._metrics.jobs.labels(status.value).observe((utc_now() - job.started).total_seconds())
         log.info("job %s %s%s", job.id, status, f": {error}" if error else "")

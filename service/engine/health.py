@@ -81,8 +81,9 @@ class Backoff:
         self._next_s = _FIRST_PAUSE_S
 
 
-class Patience:
-    """Tries work on the database again until it takes it, however long that is."""
+class Retry:
+    """A :class:`tuner.store.database.Patience` that tries again until the database takes the work, however
+    long that is."""
 
     def __init__(self, stop: threading.Event, tell: Callable[[Trouble | None, str], None]) -> None:
         """``stop`` ends the waiting; ``tell`` is called with the reason for waiting, and with None once that
@@ -90,7 +91,7 @@ class Patience:
         self._stop = stop
         self._tell = tell
 
-    def __call__(self, work: Callable[[], R]) -> R:
+    def __call__(self, work: Callable[[], R], /) -> R:
         """What ``work`` gives.
 
         Raises:
@@ -118,5 +119,5 @@ def why(error: Exception, pause_s: float) -> str:
     later = f"trying again in {pause_s:g} s"
     if found := outage(error):
         return f"the database takes no writes: {found}; {later}"
-    told = str(error) if isinstance(error, TilewrightError) else f"internal error ({type(error).__name__})"
-    return f"{told}; {later}"
+    detail = str(error) if isinstance(error, TilewrightError) else f"internal error ({type(error).__name__})"
+    return f"{detail}; {later}"

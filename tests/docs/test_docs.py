@@ -210,12 +210,10 @@ def test_the_methods_of_measurement_are_the_ones_in_use() -> None:
 def test_the_constants_of_the_races_are_those_of_the_code() -> None:
     page = " ".join(text("measurement.md").split())
     assert f"within {shortlist.WITHIN - 1:.0%} of the best".replace("%", " %") in page
-    few = shortlist.FINAL_CANDIDATES_IN_TURN
-    most = shortlist.FINAL_CANDIDATES
+    most, few = interleave.MOST_IN_A_RACE, interleave.MOST_AT_POWER_LIMIT
     assert f"at most {most} (where power may limit the device {few}, in a ladder 1)" in page
     near = f"{shortlist.SPARING_WITHIN - 1:.0%}".replace("%", " %")
     assert f"the second is the kernel within {near} that loads the fewest bytes" in page
-    assert (shortlist.FINAL_CANDIDATES, few) == (vendor._LEADING, vendor._LEADING_IN_TURN)
     assert f"within {vendor._NEAR - 1:.0%} of its fastest".replace("%", " %") in page
     off = f"{race.BURSTS_TOO_HIGH - 1:.0%} further down and {race.BURSTS_TOO_LOW - 1:.1%} further up"
     assert f"reaches {off}".replace("%", " %") in page

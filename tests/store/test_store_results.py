@@ -29,7 +29,6 @@ from tilewright.artifact import Artifact, CtaOrder
 from tilewright.schema.job import JobProgress, JobStatus
 from tilewright.schema.problem import GemmProblem, Layout
 from tilewright.schema.trial import QUICK_METHOD, Outcome
-from tuner.job.context import Recorder
 from tuner.store import best as winners
 from tuner.store import entities, jobs, trials
 from tuner.store.database import JobTaken, Store, StoreError
@@ -50,7 +49,7 @@ def job(store: Store) -> JobRecord:
 
 
 @pytest.fixture
-def recorder(store: Store, job: JobRecord) -> Recorder:
+def recorder(store: Store, job: JobRecord) -> JobRecorder:
     return JobRecorder(store, job.id)
 
 
@@ -64,7 +63,7 @@ def log_of(store: Store, job: JobRecord, last_id: int = 0, limit: int = 500) -> 
         return jobs.events_after(session, job.id, last_id, limit)
 
 
-def test_trials_come_back_as_given(store: Store, job: JobRecord, recorder: Recorder) -> None:
+def test_trials_come_back_as_given(store: Store, job: JobRecord, recorder: JobRecorder) -> None:
     repeats = [dataclasses.replace(trial(number), repeatable=number == 3) for number in (3, 4)]
     given = [trial(0), failed_trial(1), trial(2, outcome=Outcome.PRUNED), *repeats]
     for item in given:
@@ -77,13 +76,13 @@ def test_trials_come_back_as_given(store: Store, job: JobRecord, recorder: Recor
         assert Artifact.from_bytes(entities.get_artifact(session, given[0].artifact)) == artifact()
 
 
-def test_what_a_compiler_prints_is_kept_readable(recorder: Recorder) -> None:
+def test_what_a_compiler_prints_is_kept_readable(recorder: JobRecorder) -> None:
     recorder.add_trial(failed_trial(0, "a\0b \udcff"), None)
     assert recorder.trials()[0].message == "a\\x00b \\udcff"
 
 
 def test_a_trial_and_what_it_changes_commit_together(
-    store: Store, job: JobRecord, recorder: Recorder
+    store: Store, job: JobRecord, recorder: JobRecorder
 ) -> None:
     recorder.add_trial(trial(0, median=5.0), None)
     before = progress_of(store, job), log_of(store, job)
@@ -94,7 +93,7 @@ def test_a_trial_and_what_it_changes_commit_together(
         assert entities.get_artifact(session, artifact(b"other").digest) is None
 
 
-def test_trials_move_the_progress(store: Store, job: JobRecord, recorder: Recorder) -> None:
+def test_trials_move_the_progress(store: Store, job: JobRecord, recorder: JobRecorder) -> None:
     recorder.add_trial(trial(0, median=5.0), None)
     recorder.add_trial(trial(1, median=4.0), None)
     recorder.add_trial(trial(2, median=3.0, outcome=Outcome.PRUNED), None)
@@ -109,7 +108,7 @@ def test_trials_move_the_progress(store: Store, job: JobRecord, recorder: Record
     assert progress_of(store, job) == dataclasses.replace(published, failed=2)
 
 
-def test_events_follow_one_another(store: Store, job: JobRecord, recorder: Recorder) -> None:
+def test_events_follow_one_another(store: Store, job: JobRecord, recorder: JobRecorder) -> None:
     recorder.add_trial(trial(0), artifact())
     recorder.set_progress(JobProgress("race", 1, 7))
     recorder.set_best(best(problem()), artifact())
@@ -122,7 +121,7 @@ def test_events_follow_one_another(store: Store, job: JobRecord, recorder: Recor
     assert log_of(store, job, last_id=log[4].id) == []
 
 
-def test_a_recorder_ends_with_its_claim(store: Store, job: JobRecord, recorder: Recorder) -> None:
+def test_a_recorder_ends_with_its_claim(store: Store, job: JobRecord, recorder: JobRecorder) -> None:
     with store.begin() as session:
         claims.requeue_interrupted(session, HOST_CLASS, "me")
         claims.claim(session, HOST_CLASS, "another")
@@ -137,7 +136,7 @@ def test_a_recorder_ends_with_its_claim(store: Store, job: JobRecord, recorder: 
         JobRecorder(store, "none")
 
 
-def test_sources_are_kept_once(store: Store, recorder: Recorder) -> None:
+def test_sources_are_kept_once(store: Store, recorder: JobRecorder) -> None:
     for number in range(3):
         recorder.add_trial(trial(number), None)
     with store.read() as session:
@@ -174,7 +173,7 @@ def put(store: Store, *found) -> None:
             winners.put(session, item)
 
 
-def test_a_winner_comes_back_as_found(store: Store, job: JobRecord, recorder: Recorder) -> None:
+def test_a_winner_comes_back_as_found(store: Store, job: JobRecord, recorder: JobRecorder) -> None:
     recorder.add_trial(trial(0), artifact())
     recorder.set_best(best(problem()), artifact())
     expected = dataclasses.replace(best(problem()), job_id=job.id)
@@ -228,7 +227,7 @@ def test_a_quick_result_replaces_quick_ones_alone(store: Store) -> None:
     assert winner(store).best == full
 
 
-def test_a_job_keeps_its_own_result(store: Store, job: JobRecord, recorder: Recorder) -> None:
+def test_a_job_keeps_its_own_result(store: Store, job: JobRecord, recorder: JobRecorder) -> None:
     before = best(problem(), speedup=1.5)
     put(store, before)
     assert recorder.stored_best(problem()) == before
@@ -239,7 +238,7 @@ def test_a_job_keeps_its_own_result(store: Store, job: JobRecord, recorder: Reco
     assert winner(store).best == before
 
 
-def test_a_winner_that_was_not_raced_stays(store: Store, job: JobRecord, recorder: Recorder) -> None:
+def test_a_winner_that_was_not_raced_stays(store: Store, job: JobRecord, recorder: JobRecorder) -> None:
     """Another job stored it while the races of this job ran."""
     put(store, best(problem(), speedup=1.5))
     raced = recorder.stored_best(problem())

@@ -18,7 +18,8 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import JobProgress, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Provenance, Timing, Trial, TrialResult
-from tuner.job.tune import tune
+from tuner.job.context import InitialConfigs, JobContext
+from tuner.job.tune import run_job
 from tuner.measure.race import RaceRules, RaceSamples
 from tuner.measure.timing import FEWEST_SAMPLES
 from tuner.workers.builder import Compiled
@@ -209,9 +210,18 @@ class Lab:
         self, max_trials: int = 30, seed: int = 0, quiet_wait_s: float = 0.0, **options: Any
     ) -> BestConfig | None:
         request = TuneRequest(PROBLEM, families=("toy",), max_trials=max_trials, seed=seed, **options)
-        bench, builder = self.bench, self.builder
-        surroundings: Any = (bench, builder, self.recorder, self.cancelled)
-        return tune(request, "job-1", *surroundings, quiet_wait_s=quiet_wait_s)
+        return next(iter(self.run(request, quiet_wait_s=quiet_wait_s)), None)
+
+    def run(
+        self,
+        request: TuneRequest,
+        initial_configs: InitialConfigs = lambda _: (),
+        quiet_wait_s: float = 0.0,
+    ) -> list[BestConfig]:
+        context = JobContext(
+            request, "job-1", self.bench, self.builder, self.recorder, self.cancelled, quiet_wait_s
+        )
+        return run_job(context, self.recorder, initial_configs)
 
 
 def config_of(text: str) -> Config:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
+from kernels.base.tile_hint import TileHint
 from tilewright import __version__
 from tilewright.artifact import Artifact
 from tilewright.schema.codec import gathered
@@ -49,6 +50,9 @@ class JobBench(Protocol):
     ) -> RaceSamples:
         """As :meth:`tuner.workers.bench.Bench.race`."""
 
+    def vendor_tile_hints(self, problem: GemmProblem, timeout_s: float) -> list[TileHint]:
+        """As :meth:`tuner.workers.bench.Bench.vendor_tile_hints`."""
+
 
 class JobBuilder(Protocol):
     """The compilers of a job: a :class:`tuner.workers.builder.Builder` or a recorded space.
@@ -85,8 +89,8 @@ class TrialRecorder(Protocol):
         """Publish the progress of the job."""
 
 
-class Recorder(TrialRecorder, Protocol):
-    """The store of a job's trials and winners."""
+class WinnerRecorder(Protocol):
+    """The store of a job's winners; each call commits before it returns."""
 
     def stored_best(self, problem: GemmProblem) -> BestConfig | None:
         """The winner that is stored for a problem of the job on its device class, of any job."""
@@ -108,6 +112,9 @@ class Recorder(TrialRecorder, Protocol):
         Returns:
             False if the stored winner is no longer the one that ``raced``, so that it stays.
         """
+
+
+InitialConfigs = Callable[[GemmProblem], Sequence[Config]]  # configs that are tried first on a problem
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""The first configs of a ladder row: winners of the neighbouring rows, then heuristic configs for its M.
+"""How the search of a job opens, and the first configs of a ladder row: winners of the neighbouring rows,
+then heuristic configs for its M.
 
 The ladder shows which families are worth a trial: a family that was far behind on the nearest row that tried
 it gets one config again two octaves further on. A hopeless one (:func:`kernels.registry.hopeless`) gets none,
@@ -11,25 +12,35 @@ makes room for the next config of its family.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from operator import itemgetter
+from typing import Any
 
+from kernels.base.family import Family
 from kernels.registry import FAMILIES, families_for, hopeless, odds
+from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
-from tilewright.schema.job import Level, TuneRequest
+from tilewright.schema.job import QUICK_TRIALS, Level, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Trial
+from tuner.job.context import JobContext
+from tuner.job.loop import Ahead
 from tuner.job.progress import timed
-from tuner.search.search import MEASURED, heuristic_configs
+from tuner.measure.operands import why_too_large
+from tuner.search.search import DEPTH, MEASURED, Search, heuristic_configs, initial_of, open_search
 from tuner.store.exchange import current_config
+from tuner.workers.process import WorkerError
+from tuner.workers.recovery import DeviceAway
 
 CLOSE = 1.15  # times the best of a row: the family may win on the next one
 FAR = 1.6  # times the best of a row: it is not tried on the next one
 AGAIN = 2.0  # octaves of M after which it is
 UNLIKELY = 1 / 4  # odds up to which a family that no row tried has few configs
 SLOWER = 1.2  # times the least estimate of its family's heuristic configs: a config is not promising
+_log = logging.getLogger("tilewright.job")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -195,3 +206,81 @@ def family_configs(
 def _valid(config: Config, problem: GemmProblem, device: DeviceSpec) -> bool:
     family = FAMILIES.get(config.family)
     return family is not None and family.why_invalid(config, problem, device) is None
+
+
+def open_for(
+    context: JobContext,
+    initial_configs: Sequence[Config],
+    first: Sequence[Config] = (),
+    begun: Ahead | None = None,
+) -> tuple[Search, Ahead]:
+    """The search of a job, whose first configs are ``initial_configs``, those of the vendor library's choice
+    and heuristic ones; and compilations that began meanwhile.
+
+    These are of ``first``, or else of what the search will probably ask for first, as many as compile at once
+    while one core is left; on the host of none. Those that have ``begun`` already do not begin again.
+
+    Raises:
+        InvalidProblem: a family is unknown, or no config of any family is valid for the problem.
+    """
+    request, device = context.request, context.device
+    families = _families(request, device, {config.family for config in initial_configs})
+    too_large = why_too_large(request.problem, device)
+    if too_large:
+        raise InvalidProblem(too_large)
+    given = [*initial_configs, *_vendor_configs(context, families)]
+    done = {trial.config for trial in context.recorder.trials()}
+    chances = odds(request.problem, device)
+    if not first and not done and device.kind != "host":
+        most = min(max(DEPTH, context.builder.processes - 1), request.budget, QUICK_TRIALS)
+        initial = {family.name: initial_of(family, request.problem, device, given) for family in families}
+        first = in_order_of_asks(initial, chances)[:most]
+    started = [config for config in first if config not in done and device.kind != "host"]
+    known = begun or {}
+    ahead = {config: known[config] if config in known else context.submit(config) for config in started}
+    search = open_search(
+        families, request.problem, device, request.budget, request.seed, given, request.sampler, odds=chances
+    )
+    if search.exhausted:
+        for work in ahead.values():
+            work.cancel()
+        names = ", ".join(family.name for family in families) or "any family"
+        raise InvalidProblem(
+            f"no config of {names} is valid for {request.problem} on {device.arch}; tune another problem, or "
+            "name other families"
+        )
+    return search, ahead
+
+
+def _vendor_configs(context: JobContext, families: Sequence[Family[Any]]) -> list[Config]:
+    """Promising configs that follow the vendor library's tile hints; empty if it gives no hint or fails."""
+    try:
+        hints = context.bench.vendor_tile_hints(context.problem, context.trial_timeout_s)
+    except DeviceAway:
+        raise
+    except (DeviceUnavailable, WorkerError, LaunchError) as error:
+        _log.info("job %s: no configs from the vendor library: %s", context.job_id, error)
+        return []
+    problem, device = context.problem, context.device
+    followers = (
+        config
+        for hint in hints
+        for family in families
+        for config in family.configs_from_hint(hint, problem, device)
+    )
+    return promising(followers, problem, device)
+
+
+def _families(request: TuneRequest, device: DeviceSpec, won: Set[str]) -> list[Family[Any]]:
+    """The families that a job searches: those that the request names, else those that support the problem and
+    ``won`` a race that is known, or may win."""
+    supported = families_for(request.problem, device)
+    for name in request.families:
+        if name not in FAMILIES:
+            raise InvalidProblem(f"there is no family {name!r}; choose among {', '.join(FAMILIES)}")
+        if name not in supported:
+            reason = FAMILIES[name].why_unsupported(request.problem, device)
+            raise InvalidProblem(f"family {name} does not support {request.problem}: {reason}; leave it out")
+    unlikely = hopeless(request.problem, device) - won
+    names = request.families or [name for name in supported if name not in unlikely]
+    return [supported[name] for name in names]

@@ -25,25 +25,20 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
 
 from tilewright.errors import LaunchError
-from tilewright.schema.job import JobProgress, TuneRequest
+from tilewright.schema.job import JobProgress
 from tilewright.schema.trial import BestConfig, LadderKernel, Trial
-from tuner.job.context import JobContext, Recorder
+from tuner.job.context import InitialConfigs, JobContext, WinnerRecorder
 from tuner.job.helpers import adopt
-from tuner.job.ladder_rows import OWN, RACED, InitialConfigs, LadderJob, Row
-from tuner.job.selection import SELECTIONS, select_winner
+from tuner.job.ladder_rows import OWN, RACED, LadderJob, Row
+from tuner.job.selection import NO_WINNER, SELECTIONS, Selected, select_winner
 from tuner.job.shortlist import loads_at_the_limit, shortlist
-from tuner.job.slots import SlotBoard
-from tuner.job.tune import NO_WINNER
 from tuner.measure.timing import power_may_limit
-from tuner.workers.bench import Bench
-from tuner.workers.builder import Builder
 from tuner.workers.process import WorkerError
 
 COVERED = 0.01  # regret within which a kernel serves a row as well as its best
@@ -52,47 +47,33 @@ _log = logging.getLogger("tilewright.job")
 
 
 def tune_ladder(
-    request: TuneRequest,
-    job_id: str,
-    bench: Bench,
-    builder: Builder,
-    recorder: Recorder,
-    cancelled: threading.Event,
-    initial_configs: InitialConfigs = lambda _: (),
-    quiet_wait_s: float = 0.0,
-    board: SlotBoard | None = None,
+    context: JobContext, winners: WinnerRecorder, initial_configs: InitialConfigs
 ) -> list[BestConfig]:
     """Search every row, choose the kernels that cover the ladder, race them row by row, record the winners.
 
-    Rows that ``recorder`` holds as decided are neither searched nor raced again. ``initial_configs`` gives
+    Rows that ``winners`` holds as decided are neither searched nor raced again. ``initial_configs`` gives
     the configs that the search of a row tries after those of its neighbours. A row without a winner is
-    recorded with the reason, and the others go on. Other devices take trials from ``board``.
+    recorded with the reason, and the others go on.
 
-    Returns:
-        The winners, the smallest M first; empty if ``cancelled`` was set.
-
-    Raises:
-        DeviceUnavailable: the compiler or the device's libraries are missing.
-        InvalidProblem: no family computes any row.
-        WorkerDied, WorkerTimeout, LaunchError: as :meth:`tuner.job.ladder_rows.LadderJob.search`.
+    Returns, Raises:
+        As :func:`tuner.job.tune.run_job`.
     """
-    context = JobContext(request, job_id, bench, builder, recorder, cancelled, quiet_wait_s, board)
     adopt(context)
-    job = LadderJob(context, recorder, bench, initial_configs)
+    job = LadderJob(context, winners, initial_configs)
     if not job.trials:
-        recorder.set_progress(JobProgress("enumerate", 0, job.planned))
+        context.recorder.set_progress(JobProgress("enumerate", 0, job.planned))
     rows = job.search()
-    if board:
-        board.close()
+    if context.board:
+        context.board.close()
     if not job.racing:
         _follow(job, rows)
-    if not cancelled.is_set():
+    if not context.cancelled.is_set():
         _race(job, rows)
-    if cancelled.is_set():
+    if context.cancelled.is_set():
         return []
     job.publish("done")
     kernels = {best.artifact for best in job.results.values()}
-    _log.info("job %s: %d rows of a ladder, %d kernels", job_id, len(job.results), len(kernels))
+    _log.info("job %s: %d rows of a ladder, %d kernels", context.job_id, len(job.results), len(kernels))
     return [job.results[m] for m in sorted(job.results)]
 
 
@@ -162,7 +143,7 @@ def _race(job: LadderJob, rows: Sequence[Row]) -> None:
             row.follow(winner, always=True)
             chosen.add(winner.artifact)
         for _ in range(SELECTIONS):
-            if _decide(job, row, chosen, job.recorder.stored_best(row.problem)):
+            if _decide(job, row, chosen, job.winners.stored_best(row.problem)):
                 break
             _log.info("job %s: another job stored a winner for m = %d", job.context.job_id, row.m)
         if job.context.cancelled.is_set():
@@ -173,23 +154,22 @@ def _race(job: LadderJob, rows: Sequence[Row]) -> None:
 def _decide(job: LadderJob, row: Row, chosen: AbstractSet[str], stored: BestConfig | None) -> bool:
     """Race kernels on a row and commit its winner; False if another job stored one meanwhile."""
     known = _racing(row, chosen)
-    best, reason = _raced(job, row, chosen, stored)
-    if best and job.may_spend_on(best) and not row.searched_on:
-        known |= {one.artifact for one in (best, stored) if one}
+    won, reason = _raced(job, row, chosen, stored)
+    if won and job.may_spend_on(won.best) and not row.searched_on:
+        known |= {one.artifact for one in (won.best, stored) if one}
         _search_more(job, row)
         # NOTE: a race of the same kernels would only give a result that missed a good verdict another chance.
         if not _racing(row, chosen) <= known:
-            later, _ = _raced(job, row, chosen, (best.timing.disturbed and stored) or best)
-            best = later if later and _replaces(later, best) else best
+            later, _ = _raced(job, row, chosen, (won.best.timing.disturbed and stored) or won.best)
+            won = later if later and _replaces(later.best, won.best) else won
     if job.context.cancelled.is_set():
         return True
-    artifact = job.kernel(best.artifact) if best else None
-    if best is None or artifact is None:
+    if won is None:
         job.failed(row.m, reason)
         return True
     regrets = row.regrets()
-    on_row = {digest: regrets[digest] for digest in regrets if digest in chosen | {best.artifact}}
-    return job.decided(with_ladder(best, on_row), artifact, stored)
+    on_row = {digest: regrets[digest] for digest in regrets if digest in chosen | {won.best.artifact}}
+    return job.decided(with_ladder(won.best, on_row), won.artifact, stored)
 
 
 def _search_more(job: LadderJob, row: Row) -> None:
@@ -205,13 +185,13 @@ def _search_more(job: LadderJob, row: Row) -> None:
 
 
 def _replaces(later: BestConfig, first: BestConfig) -> bool:
-    """Whether the result of a second contest on a row is stored instead of the first one: if another kernel
+    """Whether the result of a second race on a row is stored instead of the first one: if another kernel
     won it undisturbed, or the first result was disturbed."""
     return bool(first.timing.disturbed) or (later.artifact != first.artifact and not later.timing.disturbed)
 
 
 def _racing(row: Row, chosen: AbstractSet[str]) -> set[str]:
-    """The kernels that would take part in a contest on a row now, besides a stored winner."""
+    """The kernels that would take part in a race on a row now, besides a stored winner."""
     loads = loads_at_the_limit(row.problem, row.context.device)
     return {str(trial.artifact) for trial in shortlist(_may_race(row, chosen), loads)}
 
@@ -233,28 +213,24 @@ def _near(row: Row, chosen: AbstractSet[str]) -> list[Trial]:
 
 def _raced(
     job: LadderJob, row: Row, chosen: AbstractSet[str], stored: BestConfig | None
-) -> tuple[BestConfig | None, str]:
+) -> tuple[Selected | None, str]:
     """The winner of the races of a row between the kernels chosen, its own best ones and the ``stored``
     winner, which takes part wherever it lies, or None and the reason."""
     near = [str(trial.artifact) for trial in _near(row, chosen)]
-    race = row.new_tracker()
-    race.artifacts = {digest: kernel for digest in near if (kernel := job.kernel(digest))}
-    race.stopped = row.tracker.stopped
-    race.publish("race")
-    reason, best = NO_WINNER, None
+    kernels = {digest: kernel for digest in near if (kernel := job.kernel(digest))}
+    reason, won = NO_WINNER, None
+    row.tracker.publish("race")
     # If no kernel that was chosen builds and runs any more, all that the row measured may win.
     for trials in (_may_race(row, chosen), row.tracker.trials):
-        race.trials = trials
-        with race.spending("race"):
+        with row.tracker.spending("race"):
             try:
-                best = select_winner(row.context, race, stored)
+                won = select_winner(row.context, trials, kernels, stored)
             except (WorkerError, LaunchError) as error:
                 reason = str(error)
-        if best or job.context.cancelled.is_set():
+        if won or job.context.cancelled.is_set():
             break
-    race.publish("race")
-    job.know(race.artifacts)
-    return best, reason
+    row.tracker.publish("race")
+    return won, reason
 
 
 def with_ladder(best: BestConfig, regrets: Mapping[str, float]) -> BestConfig:

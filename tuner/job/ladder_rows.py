@@ -9,7 +9,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
@@ -20,13 +20,11 @@ from tilewright.schema.config import Config
 from tilewright.schema.job import ROWS_OF_A_JOB, JobProgress, Level, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Provenance, Trial
-from tuner.job.context import JobContext, Recorder
-from tuner.job.first_configs import COUNTS, Measured, first_configs
+from tuner.job.context import InitialConfigs, JobContext, WinnerRecorder
+from tuner.job.first_configs import COUNTS, Measured, first_configs, open_for
 from tuner.job.loop import Ahead, Loop, of_today, why_outdated
 from tuner.job.progress import FROM_LADDER, PHASES, ProgressTracker, timed
-from tuner.job.tune import open_for
 from tuner.search.search import MEASURED
-from tuner.workers.bench import Bench
 from tuner.workers.process import WorkerError
 
 # Of the seconds, for the searches; in the others, kernels are measured on the rows beside theirs.
@@ -36,8 +34,6 @@ RACED = 0.05  # regret up to which a kernel takes part in the race of a row
 OWN = 3  # best kernels of a row that are measured on the rows beside it, and race there
 _SECONDS = ("compile_s", *(f"{phase}_s" for phase in PHASES))
 _log = logging.getLogger("tilewright.job")
-
-InitialConfigs = Callable[[GemmProblem], Sequence[Config]]
 
 
 def _requests(request: TuneRequest) -> Iterator[TuneRequest]:
@@ -56,30 +52,28 @@ class LadderJob:
     """What the rows of a job share: trials, kernels, progress and results.
 
     Attributes:
-        recorder: stores trials, progress and winners.
-        bench: the device.
+        context: of the job on the whole ladder.
+        winners: stores the winners.
         initial_configs: of a problem, from the database.
         trials: those of all rows, by number.
         results: the winners so far, by M.
         errors: why rows have no winner, by M.
     """
 
-    def __init__(
-        self, context: JobContext, recorder: Recorder, bench: Bench, initial_configs: InitialConfigs
-    ) -> None:
-        self.context, self.recorder = context, recorder
+    def __init__(self, context: JobContext, winners: WinnerRecorder, initial_configs: InitialConfigs) -> None:
+        self.context, self.winners, self.initial_configs = context, winners, initial_configs
         self.started = time.monotonic()
-        self.trials = recorder.trials()
-        self.results = recorder.row_results()
-        self.errors = recorder.row_errors()
+        self.trials = context.recorder.trials()
+        self.results = winners.row_results()
+        self.errors = winners.row_errors()
         self.racing = bool(self.results)
         self._earlier = tuple(self.trials)
         self._known = sum(trial.outcome in MEASURED for trial in self.trials)
         self._kernels: dict[str, Artifact] = {}
-        self._told: dict[tuple[int, str], JobProgress] = {}
+        self._of_rows: dict[int, JobProgress] = {}
+        self._of_ended: list[JobProgress] = []  # of searches that a row had before its last one
         self._last = JobProgress("search", 0, 0)
         self._rows = {request.problem.m: Row(self, request) for request in _requests(context.request)}
-        self.bench, self.initial_configs = bench, initial_configs
 
     @property
     def planned(self) -> int:
@@ -109,7 +103,10 @@ class LadderJob:
             ahead = following if done else None
             then = functools.partial(ahead.compile_ahead, measured, beside) if ahead else None
             try:
-                row.search(again=not self._searched(row.m), then=then)
+                if self._searched(row.m):
+                    row.reopen()
+                else:
+                    row.search(then)
             except (InvalidProblem, WorkerError, LaunchError) as error:
                 if self.context.cancelled.is_set():
                     break
@@ -148,18 +145,13 @@ class LadderJob:
         kept = dataclasses.replace(trial, number=self.trials[-1].number + 1 if self.trials else 0)
         if artifact is not None and trial.outcome is Outcome.OK:
             self._kernels[artifact.digest] = artifact
-        self.recorder.add_trial(kept, artifact)
+        self.context.recorder.add_trial(kept, artifact)
         self.trials.append(kept)
 
     def goes_on(self, m: int) -> None:
         """Add the seconds that a row spends from now on to those that it spent so far."""
-        for phase in ("search", "race"):
-            if told := self._told.pop((m, phase), None):
-                self._told[m, f"first {phase}"] = told
-
-    def know(self, kernels: Mapping[str, Artifact]) -> None:
-        """Keep kernels that a race built."""
-        self._kernels |= kernels
+        if ended := self._of_rows.pop(m, None):
+            self._of_ended.append(ended)
 
     def may_spend_on(self, best: BestConfig) -> bool:
         """Whether a row with this winner gets more trials: it loses to the vendor library (not to a stand-in
@@ -170,22 +162,23 @@ class LadderJob:
 
     def decided(self, best: BestConfig, artifact: Artifact, raced: BestConfig | None) -> bool:
         """Commit the winner of a row; False if another job stored one since ``raced`` was the stored one."""
-        replaces = self.recorder.set_best(best, artifact, raced)
+        replaces = self.winners.set_best(best, artifact, raced)
         self.results[best.problem.m] = best
+        self._kernels[artifact.digest] = artifact
         return replaces
 
     def failed(self, m: int, reason: str) -> None:
         """Commit that a row has no winner."""
         _log.info("job %s: no winner for m = %d: %s", self.context.job_id, m, reason)
         if m not in self.errors and m not in self.results:
-            self.recorder.set_row_error(m, reason)
+            self.winners.set_row_error(m, reason)
             self.errors[m] = reason
 
-    def row_progress(self, m: int, told: JobProgress) -> None:
+    def row_progress(self, m: int, progress: JobProgress) -> None:
         """Publish the progress of the job, given that of one of its rows."""
-        self._told[m, told.phase] = told
-        self._last = dataclasses.replace(told, m=m)
-        self.publish(told.phase)
+        self._of_rows[m] = progress
+        self._last = dataclasses.replace(progress, m=m)
+        self.publish(progress.phase)
 
     def publish(self, phase: str) -> None:
         """Publish the progress of the job: counts and seconds are those of all its rows."""
@@ -193,9 +186,10 @@ class LadderJob:
         planned, of_this_run = max(measured, self.planned), measured - self._known
         eta_s = (planned - measured) * elapsed_s / of_this_run if phase == "search" and of_this_run else None
         seconds: dict[str, Any] = {
-            name: sum(getattr(told, name) for told in self._told.values()) for name in _SECONDS
+            name: sum(getattr(one, name) for one in (*self._of_rows.values(), *self._of_ended))
+            for name in _SECONDS
         }
-        self.recorder.set_progress(
+        self.context.recorder.set_progress(
             dataclasses.replace(
                 self._last,
                 phase=phase,
@@ -276,38 +270,49 @@ class Row:
             for work in begun.result().values():
                 work.cancel()
 
-    def search(self, again: bool = True, then: Callable[[], None] | None = None) -> None:
-        """Search the row; its trials alone unless ``again``. Calls ``then`` once its first compilations have
-        begun.
+    def search(self, then: Callable[[], None] | None = None) -> None:
+        """Search the row. Calls ``then`` once its first compilations have begun.
 
         Raises:
             InvalidProblem: no config of any family is valid for its problem.
         """
-        followed = [trial.config for trial in self._known() if trial.origin == FROM_LADDER]
-        first = [config for config in self._first if config not in followed] if again else ()
+        followed = {trial.config for trial in self._followed}
+        first = [config for config in self._first if config not in followed]
+        ahead = self._open(first)
+        if then:
+            then()
+        Loop(self.context, self._search, self.tracker, first, ahead).run()
+        self._replay(self._followed)
+
+    def reopen(self) -> None:
+        """Open the search that an earlier run ended, and recall its trials.
+
+        Raises:
+            InvalidProblem: as :meth:`search`.
+        """
+        for work in self._open(()).values():
+            work.cancel()
+        self.recall()
+
+    def recall(self) -> None:
+        """Have the tracker hold all that the row measured."""
+        self.tracker.clear()
+        self._replay(self._known())
+
+    def _open(self, first: Sequence[Config]) -> Ahead:
+        """Open the search of the row, and a tracker for it. Returns the compilations that have begun."""
         opening = time.monotonic()
         begun = self._begun.result() if self._begun else {}
-        self._search, ahead = open_for(self.context, self._job.bench, self._known_configs, first, begun)
+        self._search, ahead = open_for(self.context, self._known_configs, first, begun)
         self._begun = None
         for config in begun.keys() - ahead.keys():
             begun[config].cancel()
-        if again and then:
-            then()
-        self._search.reserve(followed)  # a row that is searched on measures nothing twice
-        self.tracker = self.new_tracker(time.monotonic() - opening)
-        if again:
-            Loop(self.context, self._search, self.tracker, first, ahead).run()
-        else:
-            for work in ahead.values():
-                work.cancel()
-        self._replay(one for one in self._known() if one.origin == FROM_LADDER or not again)
-
-    def recall(self) -> None:
-        """Have the tracker hold all that the row measured, after a search that failed."""
-        stopped = self.tracker.stopped
-        self.tracker = self.new_tracker()
-        self.tracker.stopped = stopped
-        self._replay(self._known())
+        # A row that is searched on measures nothing twice.
+        self._search.reserve(trial.config for trial in self._followed)
+        self._job.goes_on(self.m)
+        open_s = time.monotonic() - opening
+        self.tracker = ProgressTracker(self.context.request, self, self._search, self._job.started, open_s)
+        return ahead
 
     def _replay(self, trials: Iterable[Trial]) -> None:
         for trial in trials:
@@ -319,7 +324,6 @@ class Row:
         trials, seconds = 2 * self.context.request.max_trials, self._job.context.request.max_seconds
         more = dataclasses.replace(self.context.request, max_trials=trials, max_seconds=seconds)
         self.context = dataclasses.replace(self.context, request=more)
-        self._job.goes_on(self.m)
         self.searched_on = True
         self.search()
 
@@ -335,10 +339,6 @@ class Row:
         complete = [trial for trial in self.times().values() if trial.outcome is Outcome.OK]
         near = [trial for trial in complete if regrets[str(trial.artifact)] <= RACED]
         return sorted(near, key=lambda trial: timed(trial).median_us)[:most]
-
-    def new_tracker(self, open_s: float = 0.0) -> ProgressTracker:
-        """A tracker without trials, whose clock is that of the whole job."""
-        return ProgressTracker(self.context.request, self, self._search, self._job.started, open_s)
 
     def times(self) -> dict[str, Trial]:
         """The fastest trial of each kernel that was measured."""
@@ -382,6 +382,11 @@ class Row:
         own = (trial for trial in self._known() if trial.origin != FROM_LADDER)
         return [dataclasses.replace(trial, number=number) for number, trial in enumerate(own)]
 
+    @property
+    def _followed(self) -> list[Trial]:
+        """The trials of other rows' kernels on this row."""
+        return [trial for trial in self._known() if trial.origin == FROM_LADDER]
+
     def _known(self) -> list[Trial]:
         """Those of this row; without those that it had after a race, until it is searched on."""
         known = self._job.trials
@@ -397,11 +402,11 @@ class Row:
 
     def why_quarantined(self, config: Config, today: Provenance) -> str | None:
         """Why a config is not to be tried."""
-        return self._job.recorder.why_quarantined(config, today)
+        return self._job.context.recorder.why_quarantined(config, today)
 
     def quarantine(self, trial: Trial) -> None:
         """Quarantine the config of a trial of this row."""
-        self._job.recorder.quarantine(dataclasses.replace(trial, m=self.m))
+        self._job.context.recorder.quarantine(dataclasses.replace(trial, m=self.m))
 
     def set_progress(self, progress: JobProgress) -> None:
         """Publish the progress of this row as that of the job."""

@@ -226,11 +226,11 @@ class Loop:
     def _ask(self, away: bool) -> bool:
         known = self._known.pop(self._search.asked, None)
         if known:
-            self._recorded[known.number] = self._search.replay(known.config, known.origin), known
+            self._recorded[known.number] = self._search.propose(known.config, known.origin), known
             return True
         with self._tracker.spending("search"):
             first = self._first.popleft() if self._first else None
-            proposal = self._search.replay(first, INITIAL) if first else self._search.ask()
+            proposal = self._search.propose(first, INITIAL) if first else self._search.ask()
         if proposal and not (away and self._helpers.offer(proposal)):
             compiled = self._ahead.pop(proposal.config, None) or self._context.submit(proposal.config)
             self._open.append((proposal, compiled))

@@ -15,8 +15,8 @@ from tilewright.schema.trial import Outcome, Timing, Trial
 from tuner.job.context import TrialRecorder
 from tuner.search.search import MEASURED, Search
 
-# Of the wall clock of a job; each has its seconds in JobProgress.
 FROM_LADDER = "ladder"  # origin of trials of kernels that other rows of a ladder proposed
+# Of the wall clock of a job; each has its seconds in JobProgress.
 PHASES = ("open", "idle", "check", "measure", "transfer", "search", "store", "race")
 _log = logging.getLogger("tilewright.job")
 
@@ -95,6 +95,10 @@ class ProgressTracker:
         self._replayed += trial.outcome in MEASURED
         self.trials.append(trial)
 
+    def clear(self) -> None:
+        """Drop the trials; kernels and seconds stay."""
+        self.trials, self._replayed = [], 0
+
     def spend(self, phase: str, seconds: float) -> None:
         """Add seconds of one of ``PHASES``, or of ``trying`` a trial that is added afterwards."""
         self._spent_s[phase] += seconds
@@ -150,9 +154,10 @@ class ProgressTracker:
         _log.info("job %s: compilers worked %.2f s side by side with that", job_id, self._compile_s)
 
     def _phases_s(self) -> dict[str, float]:
+        """The seconds of each phase; what a trial takes beside check and measurement is transfer."""
         spent = self._spent_s
-        spent["transfer"] = max(0.0, spent["trying"] - spent["check"] - spent["measure"])
-        return {phase: spent[phase] for phase in PHASES}
+        transfer_s = max(0.0, spent["trying"] - spent["check"] - spent["measure"])
+        return {phase: transfer_s if phase == "transfer" else spent[phase] for phase in PHASES}
 
     def _eta_s(self, phase: str) -> float | None:
         measured_now = self.measured - self._replayed

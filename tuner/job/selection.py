@@ -18,7 +18,7 @@ import dataclasses
 import itertools
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact
@@ -28,7 +28,7 @@ from tilewright.schema.job import Level
 from tilewright.schema.trial import Baseline, BestConfig, Outcome, Trial, VendorSamples
 from tuner.job.context import JobContext
 from tuner.job.loop import why_outdated
-from tuner.job.progress import ProgressTracker, timed
+from tuner.job.progress import timed
 from tuner.job.shortlist import loads_at_the_limit, shortlist
 from tuner.measure.interleave import finishers
 from tuner.measure.race import RaceRules, RaceSamples
@@ -36,6 +36,7 @@ from tuner.measure.stats import CONFIDENCE, median, speed_ratio
 from tuner.measure.timing import timing_of
 from tuner.workers.process import WorkerError
 
+NO_WINNER = "no config of this problem compiled, ran and gave the right result; its trials say why"
 NEGLIGIBLE = 1.003
 RACE_SECONDS = 20.0
 SLACK = 5.0
@@ -123,18 +124,33 @@ class FinalResult:
     row: int = 0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selected:
+    """The winner of a job, and its kernel."""
+
+    best: BestConfig
+    artifact: Artifact
+
+
 def select_winner(
-    context: JobContext, tracker: ProgressTracker, stored: BestConfig | None = None
-) -> BestConfig | None:
+    context: JobContext,
+    trials: Sequence[Trial],
+    kernels: Mapping[str, Artifact],
+    stored: BestConfig | None = None,
+) -> Selected | None:
     """The winner of the final races, in which the ``stored`` winner takes part; None if no trial succeeded or
     the job was cancelled.
+
+    Args:
+        trials: those that may win, of any outcome.
+        kernels: their kernels, by digest; one that is missing is built again.
 
     Raises:
         WorkerDied, WorkerTimeout, LaunchError: a final failed twice, or the head-to-heads of all candidates.
         DeviceUnavailable: the device takes no work for now, or a library is missing.
     """
     try:
-        return _select_winner(context, tracker, stored)
+        return _select_winner(context, trials, kernels, stored)
     except (WorkerError, LaunchError):
         if context.cancelled.is_set():
             return None
@@ -142,9 +158,9 @@ def select_winner(
 
 
 def _select_winner(
-    context: JobContext, tracker: ProgressTracker, before: BestConfig | None
-) -> BestConfig | None:
-    shortlists = _shortlists(context, tracker)
+    context: JobContext, trials: Sequence[Trial], kernels: Mapping[str, Artifact], before: BestConfig | None
+) -> Selected | None:
+    shortlists = _shortlists(context, trials, kernels)
     candidates = next(shortlists, [])
     if not candidates or context.cancelled.is_set():
         return None
@@ -153,25 +169,22 @@ def _select_winner(
     if context.request.level is Level.QUICK:
         return _quick(context, candidates, further)
     stored = _stored_winner(context, candidates, before)
-    if stored:
-        tracker.artifacts[stored.artifact.digest] = stored.artifact
     if stored and stored not in candidates:
         candidates.append(stored)
     return _decided(context, candidates, stored, further)
 
 
-def _quick(
-    context: JobContext, candidates: list[Candidate], further: Iterator[list[Candidate]]
-) -> BestConfig:
+def _quick(context: JobContext, candidates: list[Candidate], further: Iterator[list[Candidate]]) -> Selected:
     """The result of a head-to-head of the fastest candidate that runs in one; ``further`` follow."""
     fastest, *others = candidates
     try:
-        return best_config(context, FinalResult(fastest, ()), _race(context, [fastest], QUICK))
+        best = best_config(context, FinalResult(fastest, ()), _race(context, [fastest], QUICK))
     except (WorkerError, LaunchError):
         others = others or next(further, [])
         if not others or context.cancelled.is_set():
             raise
-    return _quick(context, others, further)
+        return _quick(context, others, further)
+    return Selected(best, fastest.artifact)
 
 
 def _decided(
@@ -179,7 +192,7 @@ def _decided(
     candidates: list[Candidate],
     stored: Candidate | None,
     further: Iterator[list[Candidate]],
-) -> BestConfig | None:
+) -> Selected | None:
     """The result of a final and a head-to-head; None if the job was cancelled. Both run again if other
     processes disturbed them, until the device was quiet or ``quiet_wait_s`` seconds are over. They also run
     again without a winner whose head-to-head failed, and with ``further`` candidates if it was the last."""
@@ -199,7 +212,7 @@ def _decided(
         best = best_config(context, won, samples)
         ends = ends or time.monotonic() + context.quiet_wait_s
         if not best.timing.disturbed or time.monotonic() >= ends:
-            return best
+            return Selected(best, won.winner.artifact)
         _log.info("job %s: the race was disturbed, trying again: %s", context.job_id, best.timing.disturbed)
         context.cancelled.wait(_PAUSE_S)
     return None
@@ -224,21 +237,25 @@ def _stored_winner(
     return Candidate(trial, artifact) if trial.outcome is Outcome.OK else None
 
 
-def _shortlists(context: JobContext, tracker: ProgressTracker) -> Iterator[list[Candidate]]:
+def _shortlists(
+    context: JobContext, trials: Sequence[Trial], kernels: Mapping[str, Artifact]
+) -> Iterator[list[Candidate]]:
     """Yield the shortlist with its kernels, then that of the trials left, and so on; without those of which
     no kernel builds and computes the right result. Kernels that an interrupted run measured are built again.
     """
-    trials, loads = tracker.trials, loads_at_the_limit(context.problem, context.device)
+    loads = loads_at_the_limit(context.problem, context.device)
     while (chosen := shortlist(trials, loads)) and not context.cancelled.is_set():
-        if candidates := _with_kernels(context, tracker, chosen):
+        if candidates := _with_kernels(context, chosen, kernels):
             yield candidates
-        kernels = {trial.artifact for trial in chosen}
-        trials = [trial for trial in trials if trial.artifact not in kernels]
+        seen = {trial.artifact for trial in chosen}
+        trials = [trial for trial in trials if trial.artifact not in seen]
 
 
-def _with_kernels(context: JobContext, tracker: ProgressTracker, chosen: Sequence[Trial]) -> list[Candidate]:
+def _with_kernels(
+    context: JobContext, chosen: Sequence[Trial], kernels: Mapping[str, Artifact]
+) -> list[Candidate]:
     chosen = [trial for trial in chosen if not _is_quarantined(context, trial)]
-    lost = [trial for trial in chosen if trial.artifact not in tracker.artifacts]
+    lost = [trial for trial in chosen if trial.artifact not in kernels]
     current = {trial.number: FAMILIES[trial.config.family].completed(trial.config) for trial in lost}
     builds = {number: context.submit(config) for number, config in current.items()}
     by_kernel: dict[str, Candidate] = {}
@@ -247,10 +264,9 @@ def _with_kernels(context: JobContext, tracker: ProgressTracker, chosen: Sequenc
             rebuilt = dataclasses.replace(trial, config=current[trial.number])
             candidate = _rebuilt(context, rebuilt, builds[trial.number].result().artifact)
         else:
-            candidate = Candidate(trial, tracker.artifacts[str(trial.artifact)])
+            candidate = Candidate(trial, kernels[str(trial.artifact)])
         if candidate:
             by_kernel.setdefault(candidate.artifact.digest, candidate)
-    tracker.artifacts |= {digest: candidate.artifact for digest, candidate in by_kernel.items()}
     return list(by_kernel.values())
 
 

@@ -11,11 +11,9 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome, Trial
 from tuner.job.progress import timed
+from tuner.measure.interleave import MOST_AT_POWER_LIMIT, MOST_IN_A_RACE
 from tuner.measure.timing import power_may_limit
 
-# A fourth would rarely win (benchmarks/lab/2026-11-28-shorter-races.md). At the power limit each costs a
-# second, and a third gains 0.06 % (benchmarks/lab/2026-11-29-seconds-of-races.md).
-FINAL_CANDIDATES, FINAL_CANDIDATES_IN_TURN = 3, 2
 WITHIN = 1.10
 SPARING_WITHIN, SPARING_LOADS = 1.03, 0.9
 
@@ -36,7 +34,7 @@ def shortlist(trials: Sequence[Trial], loads: Callable[[Trial], float] | None = 
     chosen = list[Trial]()
     for method in methods:
         ranked = _fastest([trial for trial in complete if timed(trial).method == method])
-        chosen += _sparing(ranked, loads) if loads else ranked[:FINAL_CANDIDATES]
+        chosen += _sparing(ranked, loads) if loads else ranked[:MOST_IN_A_RACE]
     return chosen
 
 
@@ -63,7 +61,7 @@ def _sparing(ranked: Sequence[Trial], loads: Callable[[Trial], float]) -> Sequen
     near = [one for one in others if timed(one).median_us <= timed(fastest).median_us * SPARING_WITHIN]
     sparing = min(near, key=loads, default=fastest)
     spares = loads(sparing) <= SPARING_LOADS * loads(fastest)
-    return [fastest, sparing] if spares else ranked[:FINAL_CANDIDATES_IN_TURN]
+    return [fastest, sparing] if spares else ranked[:MOST_AT_POWER_LIMIT]
 
 
 def _fastest(trials: Sequence[Trial]) -> list[Trial]:

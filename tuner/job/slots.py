@@ -27,7 +27,7 @@ from tilewright.schema.job import JobStatus
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Trial
 from tuner.store import database, entities, jobs
-from tuner.store.database import JobTaken, Store
+from tuner.store.database import JobTaken, Patience, Store, at_once
 from tuner.store.models import JobRow, TrialSlotRow
 from tuner.store.queue import claims, owners
 from tuner.store.records import JobRecord, Unreadable, of_row, set_aside
@@ -150,8 +150,7 @@ def join(session: Session, device_class: str, helper: str, slots: int, lease_s: 
 
 def held(session: Session, helper: str) -> list[Slot]:
     """The slots of a helper, oldest trial first."""
-    query = _slots(session).where(TrialSlotRow.helper == helper)
-    return [_slot(row) for row in session.execute(query.order_by(TrialSlotRow.id))]
+    return _found(session, TrialSlotRow.helper == helper)
 
 
 def start(session: Session, slot: Slot) -> bool:
@@ -198,10 +197,11 @@ def _count(session: Session, statement: Any) -> int:
     return found.rowcount if isinstance(found, CursorResult) else 0
 
 
-def _slots(session: Session) -> Any:
+def _found(session: Session, which: ColumnElement[bool]) -> list[Slot]:
     late = (TrialSlotRow.lease_until < database.ahead(session)).label("late")
     columns = (TrialSlotRow.id, TrialSlotRow.turn, TrialSlotRow.state, TrialSlotRow.helper)
-    return select(*columns, TrialSlotRow.task, TrialSlotRow.trial, late)
+    query = select(*columns, TrialSlotRow.task, TrialSlotRow.trial, late).where(which)
+    return [_slot(row) for row in session.execute(query.order_by(TrialSlotRow.id))]
 
 
 def _slot(row: Any) -> Slot:
@@ -209,7 +209,8 @@ def _slot(row: Any) -> Slot:
 
 
 class SlotBoard:
-    """The slots of a claimed job, for the one that holds it; each call is one transaction.
+    """The slots of a claimed job, for the one that holds it; each call is one transaction, which ``patience``
+    runs.
 
     Belongs to one claim: a later claim finds none of its slots, and takes their answers over.
     """
@@ -218,9 +219,8 @@ class SlotBoard:
         self,
         store: Store,
         job: JobRecord,
-        patience: Callable[[Callable[[], Any]], Any] = lambda work: work(),
+        patience: Patience = at_once,
     ) -> None:
-        """``patience`` runs each transaction, and may run it again."""
         self._store = store
         self._job_id, self._attempt = job.id, job.attempt
         self._patience = patience
@@ -232,88 +232,73 @@ class SlotBoard:
 
     def look(self) -> list[Slot]:
         """All slots, the oldest first."""
-
-        def look() -> list[Slot]:
-            with self._store.read() as session:
-                query = _slots(session).where(self._mine())
-                return [_slot(row) for row in session.execute(query.order_by(TrialSlotRow.id))]
-
-        found: list[Slot] = self._patience(look)
-        return found
+        return self._read(lambda session: _found(session, self._mine()))
 
     def offer(self, slot: Slot, task: TrialTask) -> Slot | None:
         """Put a trial into a slot that is wanted, or whose answer is committed; None if the slot is gone."""
         filled = dataclasses.replace(slot, turn=slot.turn + 1, state=SlotState.OFFERED, task=task, trial=None)
         values = {"state": filled.state, "turn": filled.turn, "task": encode(task), "trial": None}
-
-        def offer() -> bool:
-            with self._store.begin() as session:
-                return _change(session, slot, slot.state, values)
-
-        return filled if self._patience(offer) else None
+        offered = self._write(lambda session: _change(session, slot, slot.state, values))
+        return filled if offered else None
 
     def withdraw(self, slots: Sequence[Slot]) -> list[Slot]:
         """Delete slots and return those deleted; no answer to them counts any more. Slots whose trial was
         begun or answered since the last look stay."""
 
-        def withdraw() -> list[Slot]:
+        def withdraw(session: Session) -> list[Slot]:
             gone = []
-            with self._store.begin() as session:
-                for slot in sorted(slots, key=lambda slot: slot.id):
-                    same = (TrialSlotRow.turn == slot.turn) & (TrialSlotRow.state == slot.state)
-                    which = (TrialSlotRow.id == slot.id) & same
-                    if _count(session, delete(TrialSlotRow).where(which)):
-                        gone.append(slot)
+            for slot in sorted(slots, key=lambda slot: slot.id):
+                same = (TrialSlotRow.turn == slot.turn) & (TrialSlotRow.state == slot.state)
+                which = (TrialSlotRow.id == slot.id) & same
+                if _count(session, delete(TrialSlotRow).where(which)):
+                    gone.append(slot)
             return gone
 
-        found: list[Slot] = self._patience(withdraw)
-        return found
+        return self._write(withdraw)
 
     def kernel(self, digest: str) -> Artifact | None:
         """A kernel that a helper built."""
-
-        def read() -> bytes | None:
-            with self._store.read() as session:
-                return entities.get_artifact(session, digest)
-
-        data = self._patience(read)
+        data = self._read(lambda session: entities.get_artifact(session, digest))
         return None if data is None else Artifact.from_bytes(data)
 
     def empty(self) -> None:
         """Set all slots to ``wanted`` again; answers that arrive later do not count."""
         values = {"state": SlotState.WANTED, "turn": TrialSlotRow.turn + 1, "task": None, "trial": None}
-        self._write(update(TrialSlotRow).where(self._mine()).values(values))
+        self._execute(update(TrialSlotRow).where(self._mine()).values(values))
 
     def close(self) -> None:
         """Delete all slots: the job has no more trials to give away."""
-        self._write(delete(TrialSlotRow).where(self._mine()))
+        self._execute(delete(TrialSlotRow).where(self._mine()))
 
     def inherited(self) -> list[Trial]:
         """What helpers answered to earlier claims of the job, which did not commit it."""
-
-        def read() -> list[Trial]:
-            with self._store.read() as session:
-                done = self._earlier() & (TrialSlotRow.state == SlotState.DONE)
-                rows = session.execute(_slots(session).where(done).order_by(TrialSlotRow.id))
-                return [slot.trial for slot in map(_slot, rows) if slot.trial]
-
-        found: list[Trial] = self._patience(read)
-        return found
+        done = self._earlier() & (TrialSlotRow.state == SlotState.DONE)
+        return [slot.trial for slot in self._read(lambda session: _found(session, done)) if slot.trial]
 
     def withdraw_earlier(self) -> None:
         """Delete the slots of earlier claims that have no answer; late answers to them count for nothing."""
-        self._write(delete(TrialSlotRow).where(self._earlier(), TrialSlotRow.state != SlotState.DONE))
+        self._execute(delete(TrialSlotRow).where(self._earlier(), TrialSlotRow.state != SlotState.DONE))
 
     def forget_earlier(self) -> None:
         """Delete the slots of earlier claims."""
-        self._write(delete(TrialSlotRow).where(self._earlier()))
+        self._execute(delete(TrialSlotRow).where(self._earlier()))
 
-    def _write(self, statement: Any) -> None:
-        def write() -> None:
+    def _execute(self, statement: Any) -> None:
+        self._write(lambda session: _count(session, statement))
+
+    def _read(self, work: Callable[[Session], R]) -> R:
+        def read() -> R:
+            with self._store.read() as session:
+                return work(session)
+
+        return self._patience(read)
+
+    def _write(self, work: Callable[[Session], R]) -> R:
+        def write() -> R:
             with self._store.begin() as session:
-                _count(session, statement)
+                return work(session)
 
-        self._patience(write)
+        return self._patience(write)
 
     def _mine(self) -> ColumnElement[bool]:
         return (TrialSlotRow.job_id == self._job_id) & (TrialSlotRow.attempt == self._attempt)

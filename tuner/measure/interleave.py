@@ -36,6 +36,9 @@ from tuner.measure.timing import (
     settle,
 )
 
+# A fourth would rarely win (benchmarks/lab/2026-11-28-shorter-races.md). At the power limit each costs a
+# second, and a third gains 0.06 % (benchmarks/lab/2026-11-29-seconds-of-races.md).
+MOST_IN_A_RACE, MOST_AT_POWER_LIMIT = 3, 2  # kernels, and algorithms of the vendor library
 GRAPHS, FEW_GRAPHS = 48, 8  # of a candidate at most; few where a difference of 1 % decides little
 MOST_LAUNCHES = 2**14  # in all graphs of a candidate
 PERIOD_S = 1.0  # of the swing at the power limit
@@ -164,13 +167,13 @@ def each_round(
         samplers: one for each candidate; if its launches are timed in several ``ways``, those of all
             candidates for the first way come first.
     """
-    contest = _Contest(device, samplers, into, ways, groups, ends_early, order)
+    race = _RaceRounds(device, samplers, into, ways, groups, ends_early, order)
     # NOTE: only under load does the device tell whether power limits it, and some devices only after a while.
     if not (passes and at_power_limit(device.telemetry(), device.spec)):
-        limited = yield from contest.short_samples(rounds, up_to_limit=passes > 0)
+        limited = yield from race.short_samples(rounds, up_to_limit=passes > 0)
         if not limited:
             return
-    yield from contest.whole_periods(passes)
+    yield from race.whole_periods(passes)
 
 
 def in_bursts(
@@ -196,11 +199,11 @@ def in_bursts(
         for candidate in candidates:
             into.rows[candidate].append(samplers[candidate](number))
         last_s = time.monotonic() - began
-        # Power is told as the mean of a second, with the rests.
+        # Power is reported as the mean of a second, with the rests.
         into.states.append((device.telemetry().mhz, None))
 
 
-class _Contest:
+class _RaceRounds:
     """The candidates of a race, those that are still in it, and what was measured; each of the two ways to
     run it gives the steps between which others may use the device."""
 

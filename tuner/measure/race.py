@@ -142,10 +142,10 @@ def race(device: Device, kernels: Sequence[Kernel], problem: GemmProblem, rules:
         LaunchError: a kernel does not run.
         DeviceUnavailable: the vendor library is missing or has no algorithm for the problem.
     """
-    contest = Race(device, kernels, problem, rules)
-    contest.warm_up()
-    contest.run(math.inf)
-    return contest.samples()
+    prepared = Race(device, kernels, problem, rules)
+    prepared.warm_up()
+    prepared.run(math.inf)
+    return prepared.samples()
 
 
 class Race:

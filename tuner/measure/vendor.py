@@ -17,6 +17,8 @@ from tilewright.schema.trial import STANDS_IN
 from tuner.devices.base import Device, VendorChoice
 from tuner.measure.interleave import (
     FEW_GRAPHS,
+    MOST_AT_POWER_LIMIT,
+    MOST_IN_A_RACE,
     Rows,
     Taken,
     equal_samplers,
@@ -32,7 +34,6 @@ _ROUNDS, _ROUNDS_IN_BURSTS = 32, 5
 _KNOWN = 8
 _SCREENS = ((48, 200.0), (8, 2000.0))  # (algorithms that stay, microseconds of each)
 _SCREEN_RATIO = 1.12
-_LEADING, _LEADING_IN_TURN = 3, 2  # as many as kernels
 _NEAR = 1.03  # what bursts predict is within 1.3 % of a race
 _STAND_IN_OUT = {2: DType.FLOAT16, 4: DType.FLOAT32}  # by bytes of an element of D
 
@@ -146,7 +147,7 @@ def leading(
         rest_s = REST_S if power_matters else 0.0
         times = [median(take(sample, None, rest_s=rest_s)[0]) for sample in samplers]
     ranked = sorted(range(len(choices)), key=lambda index: times[index])
-    most = _LEADING_IN_TURN if power_matters and not every else _LEADING
+    most = MOST_AT_POWER_LIMIT if power_matters and not every else MOST_IN_A_RACE
     return [choices[index] for index in ranked[:most] if times[index] <= _NEAR * min(times)]
 
 

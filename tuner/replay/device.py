@@ -14,6 +14,7 @@ import numpy as np
 
 from kernels.base.family import ConfigSpace
 from kernels.base.knobs import Knob
+from kernels.base.tile_hint import TileHint
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Resources, Serves
 from tilewright.errors import InvalidProblem
 from tilewright.schema.config import Config
@@ -193,6 +194,11 @@ class ReplayBench:
             watts=None,
             method=METHOD,
         )
+
+    def vendor_tile_hints(self, problem: GemmProblem, timeout_s: float) -> list[TileHint]:
+        """None: the hints of the vendor library are not recorded."""
+        del problem, timeout_s
+        return []
 
     def _sampler(self, row: int, *purpose: int) -> Callable[[int], float]:
         rng = np.random.default_rng((self._seed, row, *purpose))

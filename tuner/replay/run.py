@@ -101,7 +101,7 @@ def run(space: RecordedSpace, spec: RunSpec) -> RunResult:
     clocked = _Clocked(search)
     tracker = ProgressTracker(context.request, context.recorder, search, time.monotonic())
     Loop(context, cast(Search, clocked), tracker).run()
-    best = select_winner(context, tracker)
+    best = _winner(context, tracker)
     return RunResult(
         found=tuple(_found(space, tracker.trials)),
         winner=space.fraction(space.row(best.config)) if best else None,
@@ -113,6 +113,11 @@ def run(space: RecordedSpace, spec: RunSpec) -> RunResult:
         device_s=sum(trial.check_s + trial.measure_s for trial in tracker.trials),
         flips=_flips(space, spec, tracker, best),
     )
+
+
+def _winner(context: JobContext, tracker: ProgressTracker) -> BestConfig | None:
+    won = select_winner(context, tracker.trials, tracker.artifacts)
+    return won.best if won else None
 
 
 def _context(space: RecordedSpace, spec: RunSpec, race: int = 0) -> JobContext:
@@ -140,5 +145,5 @@ def _found(space: RecordedSpace, trials: Sequence[Trial]) -> Iterator[float]:
 
 def _flips(space: RecordedSpace, spec: RunSpec, tracker: ProgressTracker, best: BestConfig | None) -> float:
     """The fraction of repeated races of the candidates that another config wins."""
-    again = [select_winner(_context(space, spec, 1 + race), tracker) for race in range(_RERACES)]
+    again = [_winner(_context(space, spec, 1 + race), tracker) for race in range(_RERACES)]
     return float(np.mean([(one and one.config) != (best and best.config) for one in again]))

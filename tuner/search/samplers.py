@@ -31,25 +31,26 @@ class History:
     """The rows of all asks of a study: those with a result in the order of results, then the pending ones.
 
     Attributes:
-        numbers, told, values: number of the ask, row, and result in microseconds, None if the config failed.
+        numbers, answered, values: number of the ask, row, and result in microseconds, None if the config
+            failed.
         pending: the row of each ask without a result by its number, in the order of asks.
     """
 
     numbers: list[int] = dataclasses.field(default_factory=list)
-    told: list[int] = dataclasses.field(default_factory=list)
+    answered: list[int] = dataclasses.field(default_factory=list)
     values: list[float | None] = dataclasses.field(default_factory=list)
     pending: dict[int, int] = dataclasses.field(default_factory=dict)
 
     def tell(self, number: int, value: float | None) -> None:
         """Add the result of a pending ask."""
-        self.told.append(self.pending.pop(number))
+        self.answered.append(self.pending.pop(number))
         self.numbers.append(number)
         self.values.append(value)
 
     @property
     def rows(self) -> list[int]:
         """The rows of all asks; the first ones belong to ``values``."""
-        return [*self.told, *self.pending.values()]
+        return [*self.answered, *self.pending.values()]
 
     @property
     def measured(self) -> int:
@@ -58,7 +59,7 @@ class History:
 
     def ranked(self, first: int = 0) -> list[int]:
         """The measured rows of the asks from number ``first`` on, the fastest first."""
-        asks = zip(self.values, self.told, self.numbers, strict=True)
+        asks = zip(self.values, self.answered, self.numbers, strict=True)
         return [row for _, row in sorted((v, row) for v, row, n in asks if v is not None and n >= first)]
 
 

@@ -152,28 +152,28 @@ class Search:
         more = self._initial_left > 0 or not arm.asked or not arm.unclaimed
         initial_configs = arm.initial_configs if more else []
         if initial_configs:
-            return self._propose(arm.fixed(initial_configs[0], self._ask_seed, is_initial=True), INITIAL)
-        return self._propose(arm.search(self._ask_seed), "search")
+            return self._proposal(arm.fixed(initial_configs[0], self._ask_seed, is_initial=True), INITIAL)
+        return self._proposal(arm.search(self._ask_seed), "search")
 
-    def replay(self, config: Config, origin: str) -> Proposal:
-        """The proposal that an earlier run made at this point; its result is told like any other.
+    def propose(self, config: Config, origin: str) -> Proposal:
+        """The proposal of a given config, whose result is told like any other: of a trial that an interrupted
+        search recorded, or of a first config of a ladder row.
 
-        A config whose family is no longer searched takes a number, and its result is not learned.
+        A config whose family is not searched takes a number, and its result is not learned.
 
         Raises:
             ValueError: it was proposed before.
-            RuntimeError: the search is not :attr:`ready`.
         """
         arm = self._arms.get(config.family)
         if arm is None:
-            return self._propose(config, origin)
-        return self._propose(arm.fixed(config, self._ask_seed, origin == INITIAL), origin)
+            return self._proposal(config, origin)
+        return self._proposal(arm.fixed(config, self._ask_seed, origin == INITIAL), origin)
 
     def reserve(self, configs: Iterable[Config]) -> None:
-        """Propose these configs by :meth:`replay` alone.
+        """Propose these configs by :meth:`propose` alone.
 
         An interrupted search of several devices has recorded trials whose numbers have gaps: proposals that
-        never got a result. Reserve the recorded ones first, then replay a recorded number and ask for a
+        never got a result. Reserve the recorded ones first, then propose a recorded number and ask for a
         missing one. The ask gives the config that was lost if results are told in their recorded order and
         ``depth`` is the same, else another one, but never one that was recorded.
         """
@@ -227,7 +227,7 @@ class Search:
     def _ask_seed(self) -> int:
         return int(np.random.SeedSequence((self._seed, self.asked)).generate_state(1)[0])
 
-    def _propose(self, config: Config, origin: str) -> Proposal:
+    def _proposal(self, config: Config, origin: str) -> Proposal:
         proposal = Proposal(self.asked, config, origin)
         self._open[proposal] = None
         self.asked += 1

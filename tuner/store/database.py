@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from alembic import command
 from alembic.config import Config
@@ -43,8 +43,21 @@ from tuner.store.full_disk import remedy
 from tuner.store.models import Base
 
 Values = dict[str, Any]
+T = TypeVar("T")
 NEWS = "tilewright_news"  # in the info of a session: the jobs that it added events to
 log = logging.getLogger("tilewright.database")
+
+
+class Patience(Protocol):
+    """Runs a transaction, and may run it again if the database does not take it."""
+
+    def __call__(self, work: Callable[[], T], /) -> T:
+        """What ``work`` gives."""
+
+
+def at_once(work: Callable[[], T], /) -> T:
+    """Run a transaction once."""
+    return work()
 
 
 class StoreError(TilewrightError):
@@ -78,7 +91,6 @@ class WritersBusy(TilewrightError):
     breaks no rule."""
 
 
-T = TypeVar("T")
 _PART = 500  # items that one statement names
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
@@ -19,12 +19,24 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Provenance, Trial
 from tuner.store import best as winners
 from tuner.store import entities, exchange, jobs, records
-from tuner.store.database import JobTaken, Store, Values, insert_many_new, insert_new, insert_row
+from tuner.store.database import (
+    JobTaken,
+    Patience,
+    Store,
+    Values,
+    at_once,
+    insert_many_new,
+    insert_new,
+    insert_row,
+)
 from tuner.store.faults import quarantine
 from tuner.store.imports import alone
 from tuner.store.models import FamilySourceRow, TrialRow
 from tuner.store.queue import claims
+from tuner.store.queue.claims import Held
 from tuner.store.records import RowReader, Unreadable, utc_now
+
+R = TypeVar("R")
 
 
 def add(session: Session, job_id: str, trial: Trial) -> None:
@@ -136,19 +148,19 @@ _DATED = RowReader("trial", _id, lambda row: (_trial(row), row.created))
 
 
 class JobRecorder:
-    """The :class:`tuner.job.context.Recorder` of a claimed job; each call is one transaction.
+    """Stores the trials and winners of a claimed job; each call is one transaction, which ``patience`` runs.
 
     Belongs to the claim that stands when it is made: once the job was finished or claimed again,
     writing raises :class:`JobTaken` and changes nothing.
     """
 
-    def __init__(self, store: Store, job_id: str, device: str = "") -> None:
+    def __init__(self, store: Store, job_id: str, device: str = "", patience: Patience = at_once) -> None:
         """``device`` says in words where it runs, for what is quarantined.
 
         Raises:
             JobTaken: there is no such job.
         """
-        self._store = store
+        self._store, self._patience = store, patience
         self._device = device
         self._job_id = job_id
         with store.read() as session:
@@ -166,12 +178,10 @@ class JobRecorder:
         Raises:
             Unreadable: this release cannot read one of them, so that the job cannot go on here.
         """
-        with self._store.read() as session:
-            query = select(TrialRow).where(TrialRow.job_id == self._job_id)
-            # NOTE: on a ladder by number alone, which no clock that is set back changes.
-            order = () if self._ladder else (TrialRow.created,)
-            query = query.order_by(*order, TrialRow.number)
-            return [_READER.one(row) for row in session.scalars(query)]
+        # NOTE: on a ladder by number alone, which no clock that is set back changes.
+        order = () if self._ladder else (TrialRow.created,)
+        query = select(TrialRow).where(TrialRow.job_id == self._job_id).order_by(*order, TrialRow.number)
+        return self._read(lambda session: [_READER.one(row) for row in session.scalars(query)])
 
     def add_trial(self, trial: Trial, artifact: Artifact | None) -> None:
         """Keep a trial, its artifact, its event and the progress it makes, together; nothing if the trial is
@@ -184,10 +194,8 @@ class JobRecorder:
         # NOTE: what can be made before the transaction is, since all other writers of SQLite wait for it.
         kernel = None if artifact is None else entities.prepared(artifact)
         values, event = {"job_id": self._job_id, **_values(trial, utc_now())}, _summary(trial)
-        with self._store.begin() as session:
-            if trial.own_fault:
-                alone(session)
-            job = claims.hold(session, self._job_id, self._attempt)
+
+        def add(session: Session, job: Held) -> None:
             if kernel is not None:
                 entities.put_prepared(session, kernel)
             _keep_source(session, values["family"], values["source_digest"], values["created"])
@@ -201,10 +209,11 @@ class JobRecorder:
             jobs.set_progress(session, self._job_id, _advanced(progress, trial))
             jobs.append_held(session, self._job_id, "trial", event)
 
+        self._write(add, is_alone=bool(trial.own_fault))
+
     def why_quarantined(self, config: Config, today: Provenance) -> str | None:
         """Why a config is not to be tried: see :func:`tuner.store.faults.quarantine.why`."""
-        with self._store.read() as session:
-            return quarantine.why(session, config, today)
+        return self._read(lambda session: quarantine.why(session, config, today))
 
     def quarantine(self, trial: Trial) -> None:
         """Quarantine the config of a trial that failed by its own fault when its kernel ran again.
@@ -212,10 +221,7 @@ class JobRecorder:
         Raises:
             JobTaken: the job is no longer this recorder's.
         """
-        with self._store.begin() as session:
-            alone(session)
-            claims.hold(session, self._job_id, self._attempt)
-            self._quarantine(session, trial)
+        self._write(lambda session, _: self._quarantine(session, trial), is_alone=True)
 
     def _quarantine(self, session: Session, trial: Trial) -> None:
         m = trial.m or self._problem.m
@@ -229,15 +235,16 @@ class JobRecorder:
         Raises:
             JobTaken: the job is no longer this recorder's.
         """
-        with self._store.begin() as session:
-            claims.hold(session, self._job_id, self._attempt)
+
+        def publish(session: Session, _: Held) -> None:
             jobs.set_progress(session, self._job_id, progress)
             jobs.append_held(session, self._job_id, "progress", encode(progress))
 
+        self._write(publish)
+
     def stored_best(self, problem: GemmProblem) -> BestConfig | None:
         """The winner that is stored for a problem of the job."""
-        with self._store.read() as session:
-            return self._winner(session, problem)
+        return self._read(lambda session: self._winner(session, problem))
 
     def _winner(self, session: Session, problem: GemmProblem) -> BestConfig | None:
         found = winners.exact(session, self._device_class, problem)
@@ -245,13 +252,11 @@ class JobRecorder:
 
     def row_results(self) -> dict[int, BestConfig]:
         """What the races of this job on a ladder found, by M."""
-        with self._store.read() as session:
-            return jobs.row_results(session, self._job_id)
+        return self._read(lambda session: jobs.row_results(session, self._job_id))
 
     def row_errors(self) -> dict[int, str]:
         """Why rows of this job's ladder have no winner, by M."""
-        with self._store.read() as session:
-            return jobs.row_errors(session, self._job_id)
+        return self._read(lambda session: jobs.row_errors(session, self._job_id))
 
     def set_row_error(self, m: int, error: str) -> None:
         """Keep why a row of this job's ladder has no winner.
@@ -259,10 +264,12 @@ class JobRecorder:
         Raises:
             JobTaken: the job is no longer this recorder's.
         """
-        with self._store.begin() as session:
-            claims.hold(session, self._job_id, self._attempt)
+
+        def keep(session: Session, _: Held) -> None:
             jobs.set_row_error(session, self._job_id, m, error)
             jobs.append_held(session, self._job_id, "row", {"m": m, "error": records.text(error[:500])})
+
+        self._write(keep)
 
     def set_best(self, best: BestConfig, artifact: Artifact, raced: BestConfig | None = None) -> bool:
         """Keep the result of the final race with its kernel, as found by this job: see
@@ -275,11 +282,10 @@ class JobRecorder:
         Raises:
             JobTaken: the job is no longer this recorder's.
         """
-        with self._store.begin() as session:
-            alone(session)
-            claims.hold(session, self._job_id, self._attempt)
+        found = dataclasses.replace(best, job_id=self._job_id)
+
+        def keep(session: Session, _: Held) -> bool:
             entities.put_artifact(session, artifact)
-            found = dataclasses.replace(best, job_id=self._job_id)
             (jobs.set_row_result if self._ladder else jobs.set_result)(session, self._job_id, found)
             stored = self._winner(session, best.problem)
             # NOTE: ``found`` is the stored one if the answer to its commit was lost.
@@ -287,7 +293,31 @@ class JobRecorder:
             if replaces:
                 winners.put(session, found)
             jobs.append_held(session, self._job_id, "best", _headline(best))
-        return replaces
+            return replaces
+
+        return self._write(keep, is_alone=True)
+
+    def _read(self, work: Callable[[Session], R]) -> R:
+        def read() -> R:
+            with self._store.read() as session:
+                return work(session)
+
+        return self._patience(read)
+
+    def _write(self, work: Callable[[Session, Held], R], *, is_alone: bool = False) -> R:
+        """What ``work`` gives, with the claim held; ``is_alone`` as :func:`tuner.store.imports.alone`.
+
+        Raises:
+            JobTaken: the job is no longer this recorder's.
+        """
+
+        def write() -> R:
+            with self._store.begin() as session:
+                if is_alone:
+                    alone(session)
+                return work(session, claims.hold(session, self._job_id, self._attempt))
+
+        return self._patience(write)
 
 
 def _advanced(progress: JobProgress, trial: Trial) -> JobProgress:

@@ -163,14 +163,14 @@ def test_two_services_tune_a_device_in_turn(
     at_work, most = [], 0
     go_on = threading.Event()
 
-    def tune(_request: Any, job_id: str, *_: Any) -> None:
+    def run_job(context: Any, *_: Any) -> None:
         nonlocal most
-        at_work.append(job_id)
+        at_work.append(context.job_id)
         most = max(most, len(at_work))
         go_on.wait(20)
-        at_work.remove(job_id)
+        at_work.remove(context.job_id)
 
-    monkeypatch.setattr(device_queue, "tune", tune)
+    monkeypatch.setattr(device_queue, "run_job", run_job)
     (first_store, first), (second_store, second) = pair
     ids = submit(first_store), submit(second_store)
     first.start()

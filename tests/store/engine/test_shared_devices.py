@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from service.server.app import create_app
 from service.settings import Settings
 from tilewright import wire
 from tilewright.schema.job import JobStatus
+from tuner.job.context import JobContext
 from tuner.store.database import Store
 
 BUSY = ("other processes used 80% of the GPU",)
@@ -30,7 +30,7 @@ def make_engine(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Makes a service's engine whose only device is a stand-in with interference; its jobs find no winner."""
     monkeypatch.setattr(device_queue, "Bench", FakeBench)
     monkeypatch.setattr(device_queue, "_POLL_S", 0.05)
-    monkeypatch.setattr(device_queue, "tune", lambda *_: None)
+    monkeypatch.setattr(device_queue, "run_job", lambda *_: [])
     made = []
 
     def make(quiet_wait_s: float) -> LocalEngine:
@@ -79,12 +79,20 @@ def test_a_job_goes_on_interfering_in_the_end(
     assert f"job {job_id} runs despite interference on host: {BUSY[0]}" in caplog.text
 
 
-def test_a_job_that_waits_for_others_can_be_cancelled(store: Store, make_engine: MakeEngine) -> None:
+def test_a_job_that_waits_for_others_ends_at_once_if_it_is_cancelled(
+    store: Store, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[JobContext] = []
+    monkeypatch.setattr(device_queue, "run_job", lambda context, *_: ran.append(context))
     engine, job_id = make_engine(60.0), submit(store)
     engine.start()
     wait_for(lambda: engine.health()["host"].trouble is Trouble.SHARED)
-    threading.Thread(target=engine.cancel, args=(job_id,)).start()
-    wait_for(lambda: engine.health()["host"].trouble is None)
+    engine.cancel(job_id)
+    wait_for(lambda: job(store, job_id).status.final)
+    assert job(store, job_id).status is JobStatus.CANCELLED
+    assert engine.health()["host"].trouble is None
+    assert ran == []
+    assert "despite interference" not in caplog.text
 
 
 def test_the_answer_to_tune_names_who_gets_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

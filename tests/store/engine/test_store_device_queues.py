@@ -37,10 +37,11 @@ def tuning(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tune], None]:
     monkeypatch.setattr(engine, "list_devices", lambda: ["one", "two", "host"])
 
     def use(work: Tune) -> None:
-        def tune(_request: Any, _id: str, bench: FakeBench, _builder: Any, _recorder: Any, *rest: Any) -> Any:
-            return work(rest[0], bench)
+        def run_job(context: Any, *_: Any) -> list[BestConfig]:
+            best = work(context.cancelled, context.bench)
+            return [best] if best else []
 
-        monkeypatch.setattr(device_queue, "tune", tune)
+        monkeypatch.setattr(device_queue, "run_job", run_job)
 
     return use
 

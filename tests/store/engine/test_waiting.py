@@ -54,7 +54,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Callable[[Before], None]:
     """Has a job record its trials one by one, and call a function before each."""
 
     def use(before: Before) -> None:
-        def tune(_request: Any, _id: str, _bench: Any, _builder: Any, recorder: Any, *_: Any) -> BestConfig:
+        def run_job(_context: Any, recorder: Any, *_: Any) -> list[BestConfig]:
             for number in range(len(recorder.trials()), TRIALS):
                 before(number)
                 kernel = samples.artifact(bytes(50_000) + bytes([number]))
@@ -62,9 +62,9 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Callable[[Before], None]:
             recorder.set_progress(JobProgress("done", TRIALS, TRIALS))
             won = samples.best(samples.problem())
             recorder.set_best(won, samples.artifact())
-            return won
+            return [won]
 
-        monkeypatch.setattr(device_queue, "tune", tune)
+        monkeypatch.setattr(device_queue, "run_job", run_job)
 
     return use
 
@@ -162,21 +162,27 @@ def test_a_trial_whose_commit_was_not_answered_is_kept_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    add_trial = trials.JobRecorder.add_trial
+    job_id = submit(sqlite_store)
+    lost = list[int]()
 
-    def lose_answer(self: trials.JobRecorder, trial: Any, artifact: Any) -> None:
-        there = trial.number in recorded(sqlite_store, self._job_id)
-        add_trial(self, trial, artifact)
-        if not there:
-            raise OperationalError("COMMIT", {}, Exception("the connection was lost"))
+    class LosesAnswers(health.Retry):
+        def __call__(self, work: Callable[[], Any], /) -> Any:
+            def lose_answer() -> Any:
+                before, answer = recorded(sqlite_store, job_id), work()
+                if new := recorded(sqlite_store, job_id)[len(before) :]:
+                    lost.extend(new)
+                    raise OperationalError("COMMIT", {}, Exception("the connection was lost"))
+                return answer
 
-    monkeypatch.setattr(trials.JobRecorder, "add_trial", lose_answer)
+            return super().__call__(lose_answer)
+
+    monkeypatch.setattr(device_queue, "Retry", LosesAnswers)
     monkeypatch.setattr(health, "_FIRST_PAUSE_S", 0.01)
     recording(lambda _number: None)
-    job_id = submit(sqlite_store)
     with engine_on(sqlite_store, tmp_path) as engine:
         engine.start()
         check_nothing_was_lost(sqlite_store, job_id)
+    assert lost == list(range(TRIALS))
 
 
 def test_a_device_goes_on_after_an_error_that_is_no_job_s(
@@ -206,10 +212,10 @@ def test_a_device_goes_on_after_an_error_that_is_no_job_s(
 def test_a_job_that_meets_a_bug_tells_of_this_machine_in_the_log_alone(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def tune(*_: Any) -> None:
+    def run_job(*_: Any) -> None:
         raise FileNotFoundError(2, "No such file", "/home/me/kernel")
 
-    monkeypatch.setattr(device_queue, "tune", tune)
+    monkeypatch.setattr(device_queue, "run_job", run_job)
     job_id = submit(sqlite_store)
     with engine_on(sqlite_store, tmp_path) as engine:
         engine.start()

@@ -296,7 +296,7 @@ def test_an_interrupted_search_replays_its_trials(store: Store) -> None:
     families = [FAMILIES[name] for name in job.request.families]
     search = open_search(families, job.request.problem, job.device, budget=20)
     for number, trial in enumerate(recorded):
-        proposal = search.replay(trial.config, trial.origin)
+        proposal = search.propose(trial.config, trial.origin)
         assert (proposal.number, proposal.config) == (number, trial.config)
         search.tell(proposal, trial.outcome, trial.timing.median_us if trial.timing else None)
 

@@ -389,10 +389,10 @@ def test_a_queue_takes_a_job_between_two_trials_of_its_canary(
     assert won
     began: list[float] = []
 
-    def tune(*_: object) -> None:
+    def run_job(*_: object) -> None:
         began.append(time.monotonic())
 
-    monkeypatch.setattr(device_queue, "tune", tune)
+    monkeypatch.setattr(device_queue, "run_job", run_job)
     running.start()
     bench: Any = running.queues["one"].bench
     bench.takes_s = 0.3

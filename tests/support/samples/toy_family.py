@@ -130,7 +130,7 @@ def drive(
         while search.ready and search.measured + search.in_flight < search.budget:
             if replayed:
                 one = replayed.popleft()
-                running.append(search.replay(one.config, one.origin))
+                running.append(search.propose(one.config, one.origin))
             elif proposal := search.ask():
                 running.append(proposal)
             else:

@@ -15,7 +15,6 @@ from tune_lab import Lab
 from kernels.registry import FAMILIES
 from tilewright.schema.job import TuneRequest
 from tilewright.schema.trial import BestConfig
-from tuner.job.ladder import tune_ladder
 from tuner.job.progress import FROM_LADDER
 from tuner.workers.builder import Compiled
 from tuner.workers.process import WorkerDied
@@ -31,8 +30,7 @@ def _toy_is_a_family(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(lab: Lab, ladder: tuple[int, ...] = ROWS) -> list[BestConfig]:
     problem = dataclasses.replace(PROBLEM, m=ladder[-1])
     request = TuneRequest(problem, ladder, families=("toy",), max_trials=20)
-    surroundings: Any = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
-    return tune_ladder(request, "job-1", *surroundings)
+    return lab.run(request)
 
 
 def fail_to_build(lab: Lab, fails: Callable[[], bool]) -> None:

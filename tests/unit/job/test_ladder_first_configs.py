@@ -23,7 +23,6 @@ from tilewright.schema.job import Level, TuneRequest
 from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import Trial
 from tuner.job.first_configs import COUNTS, Measured, first_configs, promising
-from tuner.job.ladder import tune_ladder
 from tuner.job.progress import FROM_LADDER
 from tuner.store.database import JobTaken
 
@@ -66,8 +65,7 @@ def test_every_row_finds_the_best_of_its_class(
     request = TuneRequest(
         dataclasses.replace(PROBLEM, m=ROWS[-1]), ROWS, families=("toy",), max_trials=max_trials, level=level
     )
-    surroundings: Any = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
-    found = tune_ladder(request, "job-1", *surroundings)
+    found = lab.run(request)
     assert [int(str(best.config["tile"])) for best in found] == list(map(tile_for, ROWS))
     assert {best.timing.median_us < 130 for best in found} == {True}
     own = Counter(trial.m for trial in lab.recorder.kept if trial.origin != FROM_LADDER)
@@ -156,8 +154,7 @@ def test_winners_of_an_earlier_release_are_tried_in_words_of_today(monkeypatch: 
     rows = ROWS[-3:]
     request = TuneRequest(dataclasses.replace(PROBLEM, m=rows[-1]), rows, families=("toy",), max_trials=16)
     stored = Config.of("toy", dict(PlantedToy().make(16, 2).knobs) | {"removed": 1})
-    surroundings: Any = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
-    assert len(tune_ladder(request, "job-1", *surroundings, initial_configs=lambda _: [stored])) == len(rows)
+    assert len(lab.run(request, lambda _: [stored])) == len(rows)
 
 
 def test_the_page_on_searches_says_how_many_first_configs_a_row_has() -> None:
@@ -189,8 +186,7 @@ def test_a_row_is_compiled_while_the_row_above_it_is_measured(monkeypatch: pytes
     lab.builder.submit, lab.bench.trial = noted_submit, noted_trial  # type: ignore[method-assign]
     rows = ROWS[-5:]
     request = TuneRequest(dataclasses.replace(PROBLEM, m=rows[-1]), rows, families=("toy",), max_trials=16)
-    surroundings: Any = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
-    tune_ladder(request, "job-1", *surroundings)
+    lab.run(request)
     for m in rows[:-2]:  # nothing is known yet when the first row is measured
         above = max(place for place, one in enumerate(events) if one[:2] == ("measure", 2 * m))
         tried = [config for kind, row, config in events if (kind, row) == ("measure", m)]
@@ -218,9 +214,8 @@ def test_a_job_that_is_taken_cancels_what_is_compiled_ahead(monkeypatch: pytest.
 
     lab.builder.submit, lab.recorder.on_trial = slow_for_the_next_row, taken  # type: ignore[method-assign]
     request = TuneRequest(dataclasses.replace(PROBLEM, m=first_row), ROWS, families=("toy",), max_trials=16)
-    surroundings: Any = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
     with pytest.raises(JobTaken):
-        tune_ladder(request, "job-1", *surroundings)
+        lab.run(request)
     assert any(future.cancelled() for future in lab.builder.futures)
     assert all(future.done() for future in lab.builder.futures)
 
@@ -241,8 +236,7 @@ def test_a_row_whose_first_configs_cannot_be_listed_fails_and_the_others_go_on(
 
     lab.builder.submit = broken_ahead  # type: ignore[method-assign]
     request = TuneRequest(dataclasses.replace(PROBLEM, m=first_row), ROWS, families=("toy",), max_trials=16)
-    surroundings: Any = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
-    found = tune_ladder(request, "job-1", *surroundings)
+    found = lab.run(request)
     assert [best.problem.m for best in found] == [*rows, above, first_row]
     assert lab.recorder.errors == {listed: "cannot be listed"}
 

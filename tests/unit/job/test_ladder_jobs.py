@@ -24,9 +24,9 @@ from tilewright.schema.trial import BestConfig, Outcome, Trial
 from tilewright.wire.requests import TuneBody
 from tuner.job import ladder as ladder_job
 from tuner.job import shortlist
-from tuner.job.ladder import COVERED, FOLLOWED, cover, tune_ladder, with_ladder
+from tuner.job.ladder import COVERED, FOLLOWED, cover, with_ladder
 from tuner.job.progress import FROM_LADDER
-from tuner.job.tune import NO_WINNER
+from tuner.job.selection import NO_WINNER
 from tuner.measure.race import RaceSamples
 from tuner.workers.process import WorkerDied
 
@@ -55,8 +55,7 @@ def ladder_lab(known: Any = (), rows: Any = None) -> Lab:
 def run(lab: Lab, ladder: tuple[int, ...] = ROWS, max_trials: int = 40, **options: Any) -> list[BestConfig]:
     problem = dataclasses.replace(PROBLEM, m=ladder[-1])
     request = TuneRequest(problem, ladder, families=("toy",), max_trials=max_trials, **options)
-    surroundings: Any = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
-    return tune_ladder(request, "job-1", *surroundings)
+    return lab.run(request)
 
 
 def test_each_row_has_a_winner_and_few_kernels_cover_them() -> None:
@@ -432,7 +431,7 @@ def losing_row(
 ) -> tuple[Lab, BestConfig]:
     """A row where power may limit the device, that loses at first by 10 times and later by 5 times. In its
     search each kernel takes ``step`` times as long as the one before; under load 100 us, those of the second
-    search ``later_us``. The flags say whether others disturb the first contest, and the next one."""
+    search ``later_us``. The flags say whether others disturb the first race, and the next one."""
     monkeypatch.setattr(ladder_job, "power_may_limit", lambda _problem, _spec: True)
     lab, times = ladder_lab(), dict[str, float]()
     lab.bench.on_row = lambda _text, _m: 1.0

@@ -24,7 +24,8 @@ from tuner.job.selection import (
     final_result,
     interference,
 )
-from tuner.job.shortlist import FINAL_CANDIDATES, loads_at_the_limit, shortlist
+from tuner.job.shortlist import loads_at_the_limit, shortlist
+from tuner.measure.interleave import MOST_IN_A_RACE
 from tuner.measure.race import (
     BURSTS_TOO_HIGH,
     BURSTS_TOO_LOW,
@@ -326,7 +327,7 @@ def test_a_final_under_load_decides_who_wins() -> None:
     final, head_to_head = lab.bench.races
     ranked = [str(one.config) for one in shortlist(lab.recorder.kept)]
     assert list(final) == ranked
-    assert len(ranked) == FINAL_CANDIDATES
+    assert len(ranked) == MOST_IN_A_RACE
     assert best is not None
     assert str(best.config) != ranked[0], "the fastest of the search is the slowest under load"
     assert head_to_head == (str(best.config),)

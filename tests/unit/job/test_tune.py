@@ -19,7 +19,6 @@ from tilewright.schema.job import Sampler, TuneRequest
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Outcome
 from tuner.job.progress import PHASES
-from tuner.job.tune import tune
 from tuner.search.search import DEPTH
 
 
@@ -261,11 +260,10 @@ def test_a_gpu_measures_while_later_configs_compile() -> None:
 
 def test_first_trials_and_compilations_are_of_the_likely_family(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "two", ToyFamily("two"))
-    monkeypatch.setattr("tuner.job.tune.odds", lambda *_where: {"toy": 1 / 8, "two": 1.0})
+    monkeypatch.setattr("tuner.job.first_configs.odds", lambda *_where: {"toy": 1 / 8, "two": 1.0})
     lab = Lab(spec=CUDA_DEVICE)
-    bench: Any = lab.bench
     request = TuneRequest(PROBLEM, families=("toy", "two"), max_trials=10)
-    tune(request, "job", bench, lab.builder, lab.recorder, lab.cancelled)  # type: ignore[arg-type]
+    lab.run(request)
     assert lab.builder.submitted[:2] == ToyFamily("two").heuristic_configs(PROBLEM, CUDA_DEVICE)[:2]
     assert [trial.config.family for trial in lab.recorder.kept].count("toy") == 1
 
@@ -273,12 +271,11 @@ def test_first_trials_and_compilations_are_of_the_likely_family(monkeypatch: pyt
 def test_families_that_never_win_are_searched_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     others = [name for name in FAMILIES if name != "toy"]
     monkeypatch.setitem(FAMILIES, "two", ToyFamily("two"))
-    monkeypatch.setattr("tuner.job.tune.hopeless", lambda *_where: {"two", *others})
+    monkeypatch.setattr("tuner.job.first_configs.hopeless", lambda *_where: {"two", *others})
     for families, searched in (((), {"toy"}), (("toy", "two"), {"toy", "two"})):
         lab = Lab(spec=CUDA_DEVICE)
-        bench: Any = lab.bench
         request = TuneRequest(PROBLEM, families=families, max_trials=10)
-        tune(request, "job", bench, lab.builder, lab.recorder, lab.cancelled)  # type: ignore[arg-type]
+        lab.run(request)
         assert {trial.config.family for trial in lab.recorder.kept} == searched
 
 
@@ -296,10 +293,9 @@ def test_each_compiler_begins_with_a_config_that_is_asked_for_first(
 ) -> None:
     for name in ("toy", "two"):
         monkeypatch.setitem(FAMILIES, name, _ManyFirst(name))
-    monkeypatch.setattr("tuner.job.tune.odds", lambda *_where: {"toy": 1 / 4, "two": 1.0})
+    monkeypatch.setattr("tuner.job.first_configs.odds", lambda *_where: {"toy": 1 / 4, "two": 1.0})
     lab = Lab(spec=CUDA_DEVICE)
     lab.builder.processes = processes
-    bench: Any = lab.bench
     trial, submitted = lab.bench.trial, list[int]()
 
     def noted(*given: Any) -> Any:
@@ -308,7 +304,7 @@ def test_each_compiler_begins_with_a_config_that_is_asked_for_first(
 
     lab.bench.trial = noted  # type: ignore[method-assign]
     request = TuneRequest(PROBLEM, families=("toy", "two"), max_trials=10)
-    tune(request, "job", bench, lab.builder, lab.recorder, lab.cancelled)  # type: ignore[arg-type]
+    lab.run(request)
     assert submitted[0] == begun
     asked = [one.config for one in sorted(lab.recorder.kept, key=lambda one: one.number)]
     assert lab.builder.submitted[:DEPTH] == asked[:DEPTH]
@@ -335,8 +331,7 @@ def test_the_host_compiles_a_batch_before_it_measures() -> None:
 def test_initial_configs_of_the_caller_come_first() -> None:
     lab, given = Lab(), TOY.make(96, 2, "columns", 2, 4)
     request = TuneRequest(PROBLEM, families=("toy",), max_trials=6)
-    arguments = (lab.bench, lab.builder, lab.recorder, lab.cancelled, [given])
-    tune(request, "job", *arguments)  # type: ignore[arg-type]
+    lab.run(request, lambda _: [given])
     assert lab.recorder.kept[0].config == given
 
 
@@ -350,9 +345,8 @@ def test_initial_configs_of_the_caller_come_first() -> None:
 def test_what_cannot_be_tuned_is_said(families: tuple[str, ...], problem: GemmProblem, reason: str) -> None:
     lab = Lab()
     request = TuneRequest(problem, families=families)
-    arguments = (lab.bench, lab.builder, lab.recorder, lab.cancelled)
     with pytest.raises(InvalidProblem, match=reason):
-        tune(request, "job", *arguments)  # type: ignore[arg-type]
+        lab.run(request)
 
 
 def test_a_programming_error_is_not_a_trial() -> None:

@@ -13,7 +13,7 @@ from toy_family import TOY, toy_artifact
 from benchmarks.common.results import RESULTS
 from tilewright.schema.trial import Outcome, Timing, Trial
 from tuner.job.selection import FINAL, HEAD_TO_HEAD, Candidate, final_result
-from tuner.job.shortlist import FINAL_CANDIDATES
+from tuner.measure.interleave import MOST_IN_A_RACE
 from tuner.measure.stats import (
     CONFIDENCE,
     PERIODS_MISLEAD,
@@ -192,7 +192,7 @@ def noisy_race(
 
 def equal_candidates() -> list[Candidate]:
     timing = Timing((100.0,), 100.0, 100.0, 100.0, "test")
-    configs = [TOY.make(16, 1 + i % 5, split=1 + i // 5) for i in range(FINAL_CANDIDATES)]
+    configs = [TOY.make(16, 1 + i % 5, split=1 + i // 5) for i in range(MOST_IN_A_RACE)]
     trials = [Trial(i, config, outcome=Outcome.OK, timing=timing) for i, config in enumerate(configs)]
     return [Candidate(trial, toy_artifact(trial.config)) for trial in trials]
 

@@ -247,10 +247,10 @@ def test_an_unlikely_family_keeps_the_search_going_with_fewer_results_or_closer_
         search = open_search([TOY, other], PROBLEM, DEVICE, 120, depth=40, odds=odds)
         tiles = itertools.product((16, 48, 64, 96, 128), (1, 2))
         for config in [TOY.make(tile, 1, split=split) for tile, split in tiles]:
-            search.tell(search.replay(config, "search"), Outcome.OK, TOY.cost(config))
+            search.tell(search.propose(config, "search"), Outcome.OK, TOY.cost(config))
         for stages in range(1, results + 1):
             config = other.make(48, stages, "columns")
-            search.tell(search.replay(config, "search"), Outcome.OK, other.cost(config))
+            search.tell(search.propose(config, "search"), Outcome.OK, other.cost(config))
         while (proposal := search.ask()) and (proposal.family, proposal.origin) != ("toy", "search"):
             pass  # its model is asked after its initial configs
         return search.expected_gain is not None
@@ -336,7 +336,7 @@ def test_a_recorded_initial_config_waits_for_its_number(recorded: Config) -> Non
     search.ask()
     search.ask()
     assert recorded not in [one.config for one in search.pending]
-    assert search.replay(recorded, "initial").number == 2
+    assert search.propose(recorded, "initial").number == 2
     assert search.pending[-1].config == recorded
 
 
@@ -362,7 +362,7 @@ def spread(
     while stop_after is None or len(told) < stop_after:
         while search.ready and search.measured + search.in_flight < search.budget:
             old = numbers.get(search.asked)
-            proposal = search.replay(old.config, old.origin) if old else search.ask()
+            proposal = search.propose(old.config, old.origin) if old else search.ask()
             if proposal is None:
                 break
             asked.append(proposal)
@@ -411,7 +411,7 @@ def test_a_search_that_goes_on_with_fewer_devices_tries_nothing_twice(kind: Samp
     while search.measured < search.budget:
         while search.ready:
             old = numbers.get(search.asked)
-            proposal = search.replay(old.config, old.origin) if old else search.ask()
+            proposal = search.propose(old.config, old.origin) if old else search.ask()
             if proposal is None:
                 break
             seen.append(proposal)
@@ -420,16 +420,16 @@ def test_a_search_that_goes_on_with_fewer_devices_tries_nothing_twice(kind: Samp
     assert {one.config for one in known} <= {one.config for one in seen}
 
 
-def test_replaying_nonsense_is_refused() -> None:
+def test_a_config_is_proposed_once() -> None:
     search = toy_search(50)
-    search.replay(TOY.make(16, 1), "initial")
+    search.propose(TOY.make(16, 1), "initial")
     with pytest.raises(ValueError, match="proposed before"):
-        search.replay(TOY.make(16, 1), "initial")
+        search.propose(TOY.make(16, 1), "initial")
 
 
-def test_a_replayed_family_that_is_not_searched_takes_its_number_and_teaches_nothing() -> None:
+def test_a_config_whose_family_is_not_searched_takes_a_number_and_teaches_nothing() -> None:
     search = toy_search(50)
-    lost = search.replay(SLOW_TOY.make(16, 1), "initial")
+    lost = search.propose(SLOW_TOY.make(16, 1), "initial")
     following = search.ask()
     assert following is not None
     assert (lost.number, following.number) == (0, 1)

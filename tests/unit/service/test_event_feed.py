@@ -213,7 +213,7 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def tuning(monkeypatch: pytest.MonkeyPatch) -> Tuning:
     made = Tuning()
-    monkeypatch.setattr(device_queue, "tune", made)
+    monkeypatch.setattr(device_queue, "run_job", made)
     return made
 
 

@@ -20,7 +20,7 @@ from kernels.host.family import HOST
 from kernels.registry import FAMILIES
 from service.cli.main import app
 from tilewright.schema.problem import DType, GemmProblem
-from tuner.job import tune as job
+from tuner.job import first_configs
 
 HINT = {"tile_m": 64, "tile_n": 64, "tile_k": 16, "cluster": [1, 1], "split_k": 1, "stages": 2}
 ANSWERS = {
@@ -76,7 +76,7 @@ def test_the_rows_of_a_ladder_that_breaks_say_why_and_where(tmp_path, monkeypatc
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(fresh, "tune_ladder", broken)
+    monkeypatch.setattr(fresh, "run_job", broken)
     result = run_model(tiny(tmp_path), print)
     assert [(row["m"], row["failure"]) for row in result.rows] == [(4, "a bug"), (8, "a bug")]
     for facts in json.loads(samples_path(result.path).read_text()).values():
@@ -84,7 +84,9 @@ def test_the_rows_of_a_ladder_that_breaks_say_why_and_where(tmp_path, monkeypatc
 
 
 def test_a_row_without_a_winner_says_why(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(job, "why_too_large", lambda problem, _: "too large" if problem.m == 8 else None)
+    monkeypatch.setattr(
+        first_configs, "why_too_large", lambda problem, _: "too large" if problem.m == 8 else None
+    )
     rows = run_model(tiny(tmp_path), print).rows
     assert [(row["m"], row["failure"]) for row in rows] == [(4, ""), (8, "too large")]
 

@@ -162,12 +162,12 @@ def test_whether_power_limits_the_device_is_seen_under_load(drawing, monkeypatch
     """The power that a device tells is the mean of the last second."""
     monkeypatch.setattr(races, "memory_bound", lambda _problem, _spec: False)
     idle = drawing(100.0)
-    contest = Race(
+    race = Race(
         idle, [load(host_kernels.artifact(host_arch(), ""))], host_kernels.PROBLEM, RaceRules(3, 0, 1, False)
     )
     idle.told = drawing(690.0).told
-    contest.run(math.inf)
-    found = contest.samples()
+    race.run(math.inf)
+    found = race.samples()
     assert ([len(row) for row in found.samples_us], found.periods) == ([1], True)
 
 
@@ -204,7 +204,7 @@ def test_a_race_in_bursts_rests_before_each(drawing, monkeypatch, request) -> No
     monkeypatch.setattr(races, "power_may_limit", lambda _problem, _spec: True)
     device, kernel = drawing(690.0), load(host_kernels.artifact(host_arch(), ""))
     rules = RaceRules(9, 0, vendor=False, quick=True, bursts=True)
-    contest = Race(device, [kernel, kernel], host_kernels.PROBLEM, rules)
+    race = Race(device, [kernel, kernel], host_kernels.PROBLEM, rules)
     clock = request.getfixturevalue("clock")  # the seconds of the preparation are real
     began: list[tuple[float, int]] = []
 
@@ -216,14 +216,14 @@ def test_a_race_in_bursts_rests_before_each(drawing, monkeypatch, request) -> No
 
         return sample
 
-    contest._samplers[:] = [sampler(0), sampler(1)]
-    contest.warm_up()
+    race._samplers[:] = [sampler(0), sampler(1)]
+    race.warm_up()
     assert began == []
     steps = 0
-    while not contest.done:
-        contest.run(0.0)
+    while not race.done:
+        race.run(0.0)
         steps += 1
-    found = contest.samples()
+    found = race.samples()
     assert [len(row) for row in found.samples_us] == [9, 9]
     assert found.method == f"{races.METHOD_IN_BURSTS}, quick"
     assert (found.mhz, found.watts) == (1400.0, None)
