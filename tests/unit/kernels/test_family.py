@@ -14,9 +14,10 @@ from device_samples import H200, gpu
 from sweeps import every
 
 from kernels import registry
+from kernels.arch import ARCHS, unpacks_float8
 from kernels.base.family import Family
 from kernels.base.spec import SOURCES
-from kernels.common.cuda import MAX_EXTENT, TARGETS, target_of
+from kernels.common.cuda import MAX_EXTENT, target_of
 from kernels.host.family import HOST
 from kernels.mma_sync.family import MMA_SYNC
 from kernels.registry import FAMILIES, RENAMED, families_for, family_named
@@ -185,7 +186,7 @@ UNSUPPORTED = [
         SIMT,
         SINGLE,
         DeviceSpec("cuda", "sm_75", "T4", 40, 1, 1),
-        f"no kernels for sm_75; supported are {', '.join(TARGETS)}",
+        f"no kernels for sm_75; supported are {', '.join(ARCHS)}",
     ),
 ]
 
@@ -200,7 +201,7 @@ def test_unsupported(family: Family[Any], problem: GemmProblem, device: DeviceSp
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_130"])
 def test_an_architecture_without_kernels_is_told_the_supported_ones(arch: str) -> None:
-    supported = ", ".join(TARGETS)
+    supported = ", ".join(ARCHS)
     with pytest.raises(DeviceUnavailable, match=f"no kernels for {arch}; supported are {supported}$"):
         target_of(arch)
     other = dataclasses.replace(GPU, arch=arch)
@@ -217,6 +218,17 @@ def test_a_later_minor_version_runs_the_kernels_of_the_one_before() -> None:
         problem = SINGLE if family is SIMT else HALF if family is MMA_SYNC else GemmProblem(1, 4096, 4096)
         config = family.heuristic_configs(problem, later)[0]
         assert family.plan(config, problem, later).target == "sm_121"
+
+
+def test_every_architecture_is_a_target_of_its_own() -> None:
+    """sm_90 is compiled with the instructions that only it has, such as wgmma."""
+    own = {"sm_90": "sm_90a"}
+    assert {arch: target_of(arch) for arch in ARCHS} == {arch: own.get(arch, arch) for arch in ARCHS}
+
+
+def test_a_later_minor_version_unpacks_8_bit_floats_as_the_one_whose_kernels_it_runs() -> None:
+    unpacked = [arch for arch in [*ARCHS, "sm_104", "sm_122"] if unpacks_float8(arch)]
+    assert unpacked == ["sm_90", "sm_100", "sm_103", "sm_110", "sm_104"]
 
 
 def test_what_a_family_refuses_for_its_extents_its_kernels_refuse_too() -> None:

@@ -10,9 +10,9 @@ import pytest
 from device_samples import gpu
 from sweeps import every, on_generations
 
+from kernels.arch import ARCHS
 from kernels.base.spec import CompileError
 from kernels.common import cuda
-from kernels.common.cuda import TARGETS
 from kernels.common.smem import LAYOUTS, chunk_offset, tile_bytes
 from kernels.compiler.build import build, compile_spec
 from kernels.compiler.nvrtc import compile_text
@@ -53,12 +53,12 @@ def config_of(arch: str, wanted: GemmProblem, **knobs: Any) -> Config:
 
 
 def archs_with(dtype: str) -> list[str]:
-    return [arch for arch in TARGETS if dtype not in FLOAT8 or gpu(arch).compute_capability >= (8, 9)]
+    return [arch for arch in ARCHS if dtype not in FLOAT8 or gpu(arch).compute_capability >= (8, 9)]
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_float8_is_refused_before_sm_89(dtype: str) -> None:
-    for arch in TARGETS:
+    for arch in ARCHS:
         reason = MMA_SYNC.why_unsupported(problem(dtype), gpu(arch))
         assert reason is None if arch in archs_with(dtype) else "from sm_89 on" in (reason or "")
 
