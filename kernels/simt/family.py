@@ -83,7 +83,7 @@ class Simt(cuda.CudaFamily[Knobs]):
     """Register-tiled GEMM on the FMA units."""
 
     name = "simt"
-    doc = "ordinary FMA units: every type, layout, alignment and size; the fallback and float64"
+    doc = "ordinary FMA units: every type, layout, alignment and size; float32, and the fallback"
     entry = "simt"
     knobs_type = Knobs
     rules = (
