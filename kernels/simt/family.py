@@ -105,6 +105,10 @@ class Simt(cuda.CudaFamily[Knobs]):
             return "simt accumulates in float32, float64 or int32, not float16"
         return cuda.why_unsupported(problem, device)
 
+    def uses_tensor_cores(self, _config: Config) -> bool:
+        """No config does."""
+        return False
+
     def grid(self, k: Knobs, _problem: GemmProblem, _device: DeviceSpec) -> Grid:
         """One CTA a tile and split."""
         return _grid(k)
