@@ -1,11 +1,11 @@
 """The first configs of a ladder row: winners of the neighbouring rows, then heuristic configs for its M.
 
 The ladder shows which families are worth a trial: a family that was far behind on the nearest row that tried
-it gets one config again two octaves further on. A hopeless one (:func:`kernels.registry.hopeless`) gets none,
+it gets one config again two octaves further on. One without a chance (:func:`kernels.prior.prior`) gets none,
 unless the nearest row that tried it measured it not far behind, or the request names it. One that no row
-tried counts by its odds, and configs come in their order (:func:`kernels.registry.odds`). Rows of one class
-of M have the same heuristic configs and share their measurements: a config that was behind on the nearest row
-makes room for the next config of its family.
+tried counts by its chance, and configs come in the order of the chances. Rows of one class of M have the same
+heuristic configs and share their measurements: a config that was behind on the nearest row makes room for the
+next config of its family.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
-from kernels.registry import FAMILIES, families_for, hopeless, odds
+from kernels.prior import prior
+from kernels.registry import FAMILIES, families_for
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import Level, TuneRequest
@@ -99,7 +100,7 @@ def first_configs(
     """
     problem, counts = request.problem, COUNTS[request.level]
     near = nearest(done, problem.m)
-    chances = odds(problem, device) | dict.fromkeys(hopeless(problem, device).difference(request.families), 0)
+    chances = prior(problem, device, request.families)
     of_families = {
         name: family_configs(name, problem, device, near, counts, chances[name])
         for name in families_for(problem, device)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernels.base.family import Family
-from kernels.registry import FAMILIES, families_for, hopeless, odds
+from kernels.prior import prior
+from kernels.registry import FAMILIES, families_for
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
@@ -106,13 +107,15 @@ def open_for(
         InvalidProblem: as :func:`tune`.
     """
     request, device = context.request, context.device
-    families = _families(request, device, {config.family for config in initial_configs})
+    # What won elsewhere is searched as if the request named it.
+    named = {*request.families, *(config.family for config in initial_configs)}
+    chances = prior(request.problem, device, named)
+    families = _families(request, device, chances)
     too_large = why_too_large(request.problem, device)
     if too_large:
         raise InvalidProblem(too_large)
     given = [*initial_configs, *_vendor_configs(context, bench, families)]
     done = {trial.config for trial in context.recorder.trials()}
-    chances = odds(request.problem, device)
     if not first and not done and device.kind != "host":
         most = min(max(DEPTH, context.builder.processes - 1), request.budget, QUICK_TRIALS)
         initial = {family.name: initial_of(family, request.problem, device, given) for family in families}
@@ -153,9 +156,9 @@ def _vendor_configs(context: JobContext, bench: Bench, families: Sequence[Family
     return promising(followers, problem, device)
 
 
-def _families(request: TuneRequest, device: DeviceSpec, won: Set[str]) -> list[Family[Any]]:
+def _families(request: TuneRequest, device: DeviceSpec, chances: Mapping[str, float]) -> list[Family[Any]]:
     """The families that a job searches: those that the request names, else those that support the problem and
-    ``won`` a race that is known, or may win."""
+    have a chance above 0."""
     supported = families_for(request.problem, device)
     for name in request.families:
         if name not in FAMILIES:
@@ -163,6 +166,5 @@ def _families(request: TuneRequest, device: DeviceSpec, won: Set[str]) -> list[F
         if name not in supported:
             reason = FAMILIES[name].why_unsupported(request.problem, device)
             raise InvalidProblem(f"family {name} does not support {request.problem}: {reason}; leave it out")
-    unlikely = hopeless(request.problem, device) - won
-    names = request.families or [name for name in supported if name not in unlikely]
+    names = request.families or [name for name in supported if chances[name] > 0]
     return [supported[name] for name in names]

@@ -20,6 +20,7 @@ from kernels.base.spec import SOURCES
 from kernels.common.cuda import MAX_EXTENT, target_of
 from kernels.host.family import HOST
 from kernels.mma_sync.family import MMA_SYNC
+from kernels.prior import prior
 from kernels.registry import FAMILIES, RENAMED, families_for, family_named
 from kernels.simt.family import SIMT
 from tilewright import Config, DeviceSpec, DType, GemmProblem, Layout
@@ -272,8 +273,9 @@ ODDS = [
 @pytest.mark.parametrize(("problem", "lower"), ODDS, ids=str)
 def test_odds_of_families(problem: GemmProblem, lower: dict[str, float]) -> None:
     hopper = dataclasses.replace(GPU, arch="sm_90", smem_per_block=227 << 10, smem_per_sm=228 << 10)
-    assert registry.odds(problem, hopper) == dict.fromkeys(families_for(problem, hopper), 1.0) | lower
-    assert registry.odds(problem, GPU) == dict.fromkeys(families_for(problem, GPU), 1.0)
+    able = families_for(problem, hopper)
+    assert prior(problem, hopper, able) == dict.fromkeys(able, 1.0) | lower
+    assert prior(problem, GPU) == dict.fromkeys(families_for(problem, GPU), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -289,13 +291,13 @@ def test_odds_of_families(problem: GemmProblem, lower: dict[str, float]) -> None
     ],
     ids=str,
 )
-def test_families_that_never_won_are_hopeless_where_races_were_counted(
+def test_families_that_never_won_have_no_chance_where_races_were_counted(
     problem: GemmProblem, left_out: tuple[str, ...]
 ) -> None:
     hopper = dataclasses.replace(GPU, arch="sm_90", smem_per_block=227 << 10, smem_per_sm=228 << 10)
-    assert registry.hopeless(problem, hopper) == set(left_out)
-    assert set(left_out) < set(families_for(problem, hopper))
-    assert registry.hopeless(problem, GPU) == set()
+    chances = prior(problem, hopper)
+    assert {name for name, chance in chances.items() if not chance} == set(left_out) < set(chances)
+    assert chances | dict.fromkeys(left_out, 1 / 8) == prior(problem, hopper, left_out)
 
 
 @pytest.mark.parametrize(("before", "family"), [*RENAMED.items(), ("simt", "simt")])
