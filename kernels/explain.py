@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernels import limits
+from kernels.arch import ARCHS
 from kernels.base.family import Family
 from kernels.base.knobs import Knob
 from kernels.registry import family_named
@@ -17,17 +18,6 @@ from tilewright.schema.explanation import Alternative, Explanation, Limit, Occup
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import Timing
 
-# (threads, CTAs) of an SM at most, by architecture: CUDA C++ Programming Guide, table of technical
-# specifications per compute capability.
-_SM_LIMITS = {
-    "sm_80": (2048, 32),
-    "sm_86": (1536, 16),
-    "sm_87": (1536, 16),
-    "sm_89": (1536, 24),
-    "sm_90": (2048, 32),
-    "sm_100": (2048, 32),
-    "sm_120": (1536, 24),
-}
 _QUARTER_REGISTERS = 16384  # of an SM, whose quarters each hold whole warps
 _REGISTER_UNIT = 256  # registers of a warp are handed out in this size
 _RESERVED_SMEM = 1024  # of each CTA, by the driver
@@ -89,9 +79,10 @@ def _limits(
 
 
 def _occupancy(plan: LaunchPlan, resources: Resources, device: DeviceSpec) -> Occupancy | None:
-    if device.arch not in _SM_LIMITS or not resources.registers:
+    arch = ARCHS.get(device.arch)
+    if arch is None or arch.sm_limits is None or not resources.registers:
         return None
-    most_threads, slots = _SM_LIMITS[device.arch]
+    most_threads, slots = arch.sm_limits
     threads = plan.block[0] * plan.block[1] * plan.block[2]
     warps = -(-threads // 32)
     of_warp = -(-resources.registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT

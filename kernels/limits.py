@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from kernels.arch import ARCHS
 from tilewright.artifact import Grid
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.explanation import Limit
 from tilewright.schema.problem import DType, GemmProblem
 
-# Multiply-adds of an SM in a clock on tensor cores for 16-bit types, from NVIDIA's data sheets of A100, H100,
-# B200 (by tcgen05; mma.sync stays below it) and, with float16 accumulators, RTX 3090, RTX 4090 and RTX 5090
-# (330.3 TFLOP/s of 128 SMs at 2.52 GHz).
-_TENSOR = {"sm_80": 1024, "sm_86": 512, "sm_89": 512, "sm_90": 2048, "sm_100": 4096, "sm_120": 512}
-# Of these, GeForce cards accumulate in float32 at half the rate: 165.2 TFLOP/s of an RTX 4090.
-_HALVED = ("sm_86", "sm_89", "sm_120")
+# Multiply-adds of tensor cores in a clock, relative to those for 16-bit types.
 _TIMES: dict[DType, float] = {
     DType.FLOAT16: 1.0,
     DType.BFLOAT16: 1.0,
@@ -22,26 +18,22 @@ _TIMES: dict[DType, float] = {
     DType.FLOAT8_E4M3FN: 2.0,
     DType.FLOAT8_E5M2: 2.0,
 }
-_FLOAT8_ARCHS = ("sm_89", "sm_90", "sm_100", "sm_120")
 _FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
-# The same of float32 and float64, which GeForce cards compute at 1/64 of that.
-_OTHERS: dict[DType, dict[str, float]] = {
-    DType.FLOAT32: {"sm_80": 64, "sm_86": 128, "sm_89": 128, "sm_90": 128, "sm_100": 128, "sm_120": 128},
-    DType.FLOAT64: {"sm_80": 64, "sm_86": 2, "sm_89": 2, "sm_90": 128, "sm_100": 64, "sm_120": 2},
-}
-# Of the cost model of wgmma_ws, fitted to cycle counts on an H200.
-L2_BYTES = {"sm_90": 64}
 _BOUND = 2.0
-LAUNCH_CLOCKS = {"sm_90": 3000}
 
 
 def multiply_adds(dtype: DType, device: DeviceSpec, accumulate: DType = DType.FLOAT32) -> float | None:
     """Multiply-adds of an SM in a clock at most; None if the rate of the architecture is unknown."""
-    arch = device.arch
-    if arch not in _TENSOR or dtype not in _TIMES or (dtype in _FLOAT8 and arch not in _FLOAT8_ARCHS):
-        return _OTHERS.get(dtype, {}).get(arch)
-    halved = arch in _HALVED and "GeForce" in device.name and accumulate is DType.FLOAT32
-    return _TIMES[dtype] * _TENSOR[arch] * (0.5 if halved else 1.0)
+    arch = ARCHS.get(device.arch)
+    if arch is None:
+        return None
+    if dtype in (DType.FLOAT32, DType.FLOAT64):
+        return arch.float32 if dtype is DType.FLOAT32 else arch.float64
+    lacks_type = dtype not in _TIMES or (dtype in _FLOAT8 and device.compute_capability < (8, 9))
+    if arch.tensor is None or lacks_type:
+        return None
+    halved = arch.halved and "GeForce" in device.name and accumulate is DType.FLOAT32
+    return _TIMES[dtype] * arch.tensor * (0.5 if halved else 1.0)
 
 
 def compute(problem: GemmProblem, device: DeviceSpec, mhz: float | None) -> Limit:
@@ -64,19 +56,19 @@ def memory(problem: GemmProblem, device: DeviceSpec) -> Limit:
 
 def l2(problem: GemmProblem, grid: Grid, device: DeviceSpec, mhz: float | None) -> Limit:
     """The time in which the L2 delivers what all tiles load."""
-    rate, clock = L2_BYTES.get(device.arch), mhz or device.clock_mhz
-    if not rate or not clock:
+    arch, clock = ARCHS.get(device.arch), mhz or device.clock_mhz
+    if arch is None or arch.l2_bytes is None or not clock:
         return Limit("l2", None, f"no rate of the L2 is known for {device.arch}")
-    us = loaded_bytes(problem, grid) / (rate * device.sm_count * clock)
-    return Limit("l2", us, f"{rate} bytes per SM and clock, fitted on an H200")
+    us = loaded_bytes(problem, grid) / (arch.l2_bytes * device.sm_count * clock)
+    return Limit("l2", us, f"{arch.l2_bytes} bytes per SM and clock, fitted on an H200")
 
 
 def launch(device: DeviceSpec, mhz: float | None) -> Limit:
     """The time of a launch that computes nothing."""
-    clocks, clock = LAUNCH_CLOCKS.get(device.arch), mhz or device.clock_mhz
-    if not clocks or not clock:
+    arch, clock = ARCHS.get(device.arch), mhz or device.clock_mhz
+    if arch is None or arch.launch_clocks is None or not clock:
         return Limit("launch", None, f"the cost of a launch is not known for {device.arch}")
-    return Limit("launch", clocks / clock, f"{clocks} clocks, fitted on an H200")
+    return Limit("launch", arch.launch_clocks / clock, f"{arch.launch_clocks} clocks, fitted on an H200")
 
 
 def loaded_bytes(problem: GemmProblem, grid: Grid) -> int:

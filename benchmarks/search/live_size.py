@@ -26,7 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.common.results import now, write_json
-from kernels.registry import FAMILIES, odds
+from kernels.prior import prior
+from kernels.registry import FAMILIES
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import GemmProblem
@@ -204,7 +205,7 @@ def replayed(spaces: Sequence[RecordedSpace], heuristics: bool, runs: int, budge
     where = (spaces[0].problem, spaces[0].device)
     curves = []
     for seed in np.random.SeedSequence(2411).generate_state(runs).tolist():
-        search = open_search(families, *where, budget, seed, odds=odds(*where))
+        search = open_search(families, *where, budget, seed, odds=prior(*where, named))
         curve = found(search, named, seed)
         curves.append(curve + [curve[-1]] * (budget - len(curve)))
     table = np.asarray(curves)

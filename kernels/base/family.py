@@ -15,9 +15,13 @@ from tilewright.artifact import LaunchPlan
 from tilewright.schema.codec import KnobValue
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceKind, DeviceSpec
-from tilewright.schema.problem import GemmProblem
+from tilewright.schema.problem import DType, GemmProblem
 
 K = TypeVar("K")
+
+# No kernel multiplies float32 on tensor cores, and those for float64 round each step.
+_IEEE = frozenset({DType.FLOAT32, DType.FLOAT64})
+_REDUCED = frozenset({DType.TFLOAT32, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ class Family(ConfigSpace[K]):
     """A kernel source with its config space, whose knobs are the fields of ``knobs_type``.
 
     Subclasses also give ``doc`` (one line for people), ``device_kind`` and ``source``, a file under
-    ``kernels``.
+    ``kernels``, and override :meth:`uses_tensor_cores` where not every config does.
     """
 
     doc: str
@@ -154,6 +158,22 @@ class Family(ConfigSpace[K]):
     def language(self) -> Language:
         """The language of the source."""
         return "cuda" if self.device_kind == "cuda" else "c"
+
+    def uses_tensor_cores(self, config: Config) -> bool:
+        """Whether a config multiplies on tensor cores, rather than on ordinary floating-point units. The
+        config may be of an earlier release."""
+        del config
+        return True
+
+    def numerics(self, config: Config, problem: GemmProblem) -> str:
+        """The class of the rounding of a config's kernel, see :class:`tilewright.wire.QualityView`. The
+        config may be of an earlier release."""
+        if problem.dtype.is_integer:
+            return "exact"
+        if problem.dtype in _REDUCED:
+            return "reduced"
+        ieee = problem.dtype in _IEEE or not self.uses_tensor_cores(config)
+        return "ieee" if ieee else "tensor-core"
 
     @abc.abstractmethod
     def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import abc
 from typing import Any, Literal, cast
 
+from kernels.arch import ARCHS, compiled_for
 from kernels.base.family import Family, K
 from kernels.base.knobs import defines
 from kernels.base.spec import BuildSpec
@@ -25,29 +26,12 @@ from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import Activation, DType, GemmProblem
 
-# What NVRTC compiles for each architecture. The GPU tests run on sm_90; for the others kernels are compiled.
-# NOTE: register estimates were found by compiling for sm_80 to sm_90. Configs of later ones may spill; the
-# builder refuses those.
-TARGETS = {
-    "sm_80": "sm_80",
-    "sm_86": "sm_86",
-    "sm_87": "sm_87",
-    "sm_88": "sm_88",
-    "sm_89": "sm_89",
-    "sm_90": "sm_90a",
-    "sm_100": "sm_100",
-    "sm_103": "sm_103",
-    "sm_110": "sm_110",
-    "sm_120": "sm_120",
-    "sm_121": "sm_121",
-}
 # NOTE: a row of any type has less than 2 GiB, and so has what a loop over it counts in 32 bits:
 # repack_row() of kernels/common/repack.cuh goes 2 KiB beyond the end of the row.
 MAX_EXTENT = 2**28 - 2**10
 MIN_DRIVER = 13000
 TMA_ALIGNMENT = 16  # bytes of addresses and row strides
 FLOAT8 = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
-UNPACK_FLOAT8 = ("sm_90", "sm_100", "sm_103", "sm_110")  # mma.sync of 8-bit floats is one of float16 there
 SPLIT_FLAG_BYTES = 128  # static shared memory of split_k.cuh, before dynamic memory at a multiple of 128
 _REGISTERS = 65536  # of an SM
 _FILLED_BY_CLUSTERS = (120, 132)  # SMs of an H200 that clusters of 4 or 8 fill, and all of them
@@ -81,7 +65,7 @@ def why_unsupported(problem: GemmProblem, device: DeviceSpec) -> str | None:
     """The reason why no CUDA family computes ``problem`` on ``device``, or None."""
     if device.kind != "cuda":
         return f"needs an NVIDIA GPU, {device.name} is a {device.kind} device"
-    if _target(device.arch) is None:
+    if compiled_for(device.arch) is None:
         return _why_no_target(device.arch)
     if max(problem.m, problem.n, problem.k) > MAX_EXTENT:
         return f"m, n and k must be at most {MAX_EXTENT}"
@@ -98,23 +82,14 @@ def target_of(arch: str) -> str:
     Raises:
         DeviceUnavailable: there are no kernels for it.
     """
-    target = _target(arch)
-    if target is None:
+    found = compiled_for(arch)
+    if found is None:
         raise DeviceUnavailable(_why_no_target(arch))
-    return target
-
-
-def _target(arch: str) -> str | None:
-    if arch in TARGETS:
-        return TARGETS[arch]
-    # NOTE: a target that ends in "a" runs on exactly its own version.
-    same_major = [known for known in TARGETS if known[:-1] == arch[:-1] and known[-1] < arch[-1]]
-    portable = [TARGETS[known] for known in same_major if not TARGETS[known].endswith("a")]
-    return portable[-1] if portable else None
+    return found.target
 
 
 def _why_no_target(arch: str) -> str:
-    return f"no kernels for {arch}; supported are {', '.join(TARGETS)}"
+    return f"no kernels for {arch}; supported are {', '.join(ARCHS)}"
 
 
 def room_in_clusters(cluster: int, device: DeviceSpec) -> int:

@@ -90,6 +90,19 @@ template <int ATOMS, int WIDTH, bool F16, bool A_TRANSPOSED_, bool B_TRANSPOSED_
     using Op = Wgmma<In, F16, WIDTH>;
     static constexpr int atoms = ATOMS, width = WIDTH;
     static constexpr int pairs = WIDTH / 4; // of an atom, an even number
+
+    // Row and column of an atom at which the first element of pair p of this thread lies; the second is to its right. A warp has
+    // 16 rows: lane_row() and lane_column() say where pair 0 of a lane lies in them, and the steps how far from it pair p does.
+    static __device__ __forceinline__ int pair_row(int p) {
+        const int thread = threadIdx.x % 128;
+        return thread / 32 * 16 + lane_row(thread % 32) + row_step(p);
+    }
+    static __device__ __forceinline__ int pair_column(int p) { return lane_column(threadIdx.x % 32) + column_step(p); }
+    static __device__ __forceinline__ int lane_row(int lane) { return lane / 4; }
+    static __device__ __forceinline__ int lane_column(int lane) { return lane % 4 * 2; }
+    static constexpr __device__ __forceinline__ int row_step(int p) { return p % 2 * 8; }
+    static constexpr __device__ __forceinline__ int column_step(int p) { return p / 2 * 8; }
+
     typename Op::Register value[ATOMS][Op::registers];
 
     // NOTE: unless fenced, the compiler moves the zeros of later atoms between the first wgmma.

@@ -37,6 +37,10 @@ class Gemv(cuda.CudaFamily[Knobs]):
         valid = self.valid(heuristic_configs(problem, device), problem, device)
         return [self.config(k) for k in valid[:_MOST_CONFIGS]]
 
+    def uses_tensor_cores(self, config: Config) -> bool:
+        """All but ``math=fma``."""
+        return dict(config.knobs).get("math") != "fma"
+
     def grid(self, k: Knobs, problem: GemmProblem, _device: DeviceSpec) -> Grid:
         """One CTA a tile and split."""
         return layout.grid(k, GemvShape.of(problem))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernels.arch import unpacks_float8
 from kernels.common import cuda
 from kernels.gemv.config import Knobs
 from kernels.gemv.shape import GemvShape
@@ -87,7 +88,7 @@ def early_registers(config: Knobs, problem: GemmProblem, arch: str) -> int:
 
 def _unpacks(config: Knobs, problem: GemmProblem, arch: str) -> bool:
     """Whether 8-bit floats become float16 before the multiplication, as they must on some architectures."""
-    return config.math == "mma" and problem.dtype in cuda.FLOAT8 and arch in cuda.UNPACK_FLOAT8
+    return config.math == "mma" and problem.dtype in cuda.FLOAT8 and unpacks_float8(arch)
 
 
 def _activations_k_major(problem: GemmProblem, shape: GemvShape) -> bool:

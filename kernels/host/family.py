@@ -47,6 +47,10 @@ class HostFamily(Family[Knobs]):
     rules = validity.RULES
     why_unsupported = staticmethod(validity.why_unsupported)
 
+    def uses_tensor_cores(self, _config: Config) -> bool:
+        """No config does."""
+        return False
+
     def build_spec(self, config: Config, problem: GemmProblem, device: DeviceSpec) -> BuildSpec:
         """The constants that ``kernels/host/config.h`` reads."""
         knobs = self.knob_values(config)

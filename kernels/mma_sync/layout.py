@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernels.arch import unpacks_float8
 from kernels.common import cuda, tiling
 from kernels.common.smem import tile_bytes
 from kernels.mma_sync.config import Knobs
@@ -57,7 +58,7 @@ def register_estimate(config: Knobs) -> int:
 def emulation_registers(config: Knobs, problem: GemmProblem, device: DeviceSpec) -> int:
     """Additional registers on devices that unpack a type (8-bit floats) or multiply it in a subroutine."""
     if problem.dtype in cuda.FLOAT8:
-        return (config.warp_m + config.warp_n) // 2 if device.arch in cuda.UNPACK_FLOAT8 else 0
+        return (config.warp_m + config.warp_n) // 2 if unpacks_float8(device.arch) else 0
     if problem.dtype is DType.UINT1:
         return _CALL_REGISTERS if device.compute_capability >= (10, 0) else 0
     return _CALL_REGISTERS if problem.dtype in _CALLED and device.compute_capability >= (9, 0) else 0

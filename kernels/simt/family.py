@@ -83,7 +83,7 @@ class Simt(cuda.CudaFamily[Knobs]):
     """Register-tiled GEMM on the FMA units."""
 
     name = "simt"
-    doc = "ordinary FMA units: every type, layout, alignment and size; the fallback and float64"
+    doc = "ordinary FMA units: every type, layout, alignment and size; float32, and the fallback"
     entry = "simt"
     knobs_type = Knobs
     rules = (
@@ -104,6 +104,10 @@ class Simt(cuda.CudaFamily[Knobs]):
         if problem.accumulate is DType.FLOAT16:
             return "simt accumulates in float32, float64 or int32, not float16"
         return cuda.why_unsupported(problem, device)
+
+    def uses_tensor_cores(self, _config: Config) -> bool:
+        """No config does."""
+        return False
 
     def grid(self, k: Knobs, _problem: GemmProblem, _device: DeviceSpec) -> Grid:
         """One CTA a tile and split."""

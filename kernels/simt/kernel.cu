@@ -1,5 +1,5 @@
-// GEMM on the ordinary FMA units: any element type, any layout, any alignment, any size. The fallback for what tensor cores
-// do not support, and the family for float32 and float64.
+// GEMM on the ordinary FMA units: any element type, any layout, any alignment, any size. The family for float32, and the
+// fallback for other types.
 //
 // Tiles: a CTA computes TILE_M x TILE_N of D in steps of TILE_K. A thread computes THREAD_M x THREAD_N as groups of V
 // neighbours (V elements are 16 bytes), one group for each thread in turn, so that shared memory is read in conflict-free

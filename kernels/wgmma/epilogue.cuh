@@ -19,11 +19,12 @@ __device__ __forceinline__ void store_direct(const Accumulator& acc, const Epilo
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int atom = 0; atom < cfg::atoms; ++atom) {
-        const int row = origin.m + first_row(warp, atom) + lane / 4, col = origin.n + lane % 4 * 2;
+        const int row = origin.m + first_row(warp, atom) + Accumulator::lane_row(lane);
+        const int col = origin.n + Accumulator::lane_column(lane);
 #pragma unroll
         for (int p = 0; p < Accumulator::pairs; ++p) {
             const Pair pair = acc.pair(atom, p);
-            epilogue.store2(pair.x, pair.y, row + p % 2 * 8, col + p / 2 * 8);
+            epilogue.store2(pair.x, pair.y, row + Accumulator::row_step(p), col + Accumulator::column_step(p));
         }
     }
 }
@@ -36,7 +37,7 @@ __device__ __forceinline__ void stage_rows(const Accumulator& acc, int atom, con
                                             TileCoord origin, int base) {
     constexpr int together = cfg::has_c ? 16 : 4; // pairs
     const int lane = threadIdx.x % 32;
-    const int row = origin.m + base + lane / 4, col = origin.n + lane % 4 * 2;
+    const int row = origin.m + base + Accumulator::lane_row(lane), col = origin.n + Accumulator::lane_column(lane);
 #pragma unroll
     for (int first = 0; first < Accumulator::pairs; first += together) {
         const Epilogue here = epilogue.pinned();
@@ -44,13 +45,14 @@ __device__ __forceinline__ void stage_rows(const Accumulator& acc, int atom, con
         if (here.reads_c())
 #pragma unroll
             for (int i = 0; i < together && first + i < Accumulator::pairs; ++i)
-                held[i] = load_c<false>(here, row + i % 2 * 8, col + (first + i) / 2 * 8);
+                held[i] = load_c<false>(here, row + Accumulator::row_step(first + i), col + Accumulator::column_step(first + i));
 #pragma unroll
         for (int p = first; p < first + together && p < Accumulator::pairs; p += 4) {
             unsigned four[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                four[i] = finish_pair<false>(acc.pair(atom, p + i), held[p - first + i], here, col + (p + i) / 2 * 8);
+                four[i] = finish_pair<false>(acc.pair(atom, p + i), held[p - first + i], here,
+                                             col + Accumulator::column_step(p + i));
             stmatrix_x4(smem + TileD::chunk_from(base, lane % 16, p / 2 + lane / 16), four);
         }
     }

@@ -128,6 +128,17 @@ using Accumulator = WgmmaAccumulator<cfg::atoms, cfg::wgmma_n, cfg::accumulate_f
                                      cfg::swap_ab ? !cfg::b_transposed : cfg::a_transposed,
                                      cfg::swap_ab ? cfg::a_transposed : !cfg::b_transposed>;
 
+// Where a consumer's warpgroup tile starts, or the slice of it that the consumer finishes, in the tile of the CTA.
+struct WarpgroupOrigin {
+    int row, column;
+
+    explicit __device__ __forceinline__ WarpgroupOrigin(int consumer) {
+        row = cfg::pingpong ? 0 : consumer % cfg::consumers_m * cfg::warpgroup_m;
+        column = cfg::pingpong ? 0 : consumer / cfg::consumers_m * cfg::warpgroup_n;
+    }
+    __device__ __forceinline__ void move_to_slice(int slice) { (cfg::swap_ab ? row : column) += slice * cfg::slice_n; }
+};
+
 // An epilogue subtile: 64 along wgmma's M by the widest extent along its N that divides a slice, so that there are few of them.
 // With SWAP_AB it is up to 64 rows of 64 elements, else 64 rows of `subtile_n`: 16, 32 or 64 elements in TMA's swizzle of that
 // many bytes or, if TMA stores them, an odd number of 16-byte chunks, whose rows fall on different banks without a swizzle.

@@ -114,6 +114,14 @@ private:
     __device__ __forceinline__ int row(int atom, int x, int y) const { return row0 + (cfg::swap_ab ? y : atom * 64 + x); }
     __device__ __forceinline__ int column(int atom, int x, int y) const { return col0 + (cfg::swap_ab ? atom * 64 + x : y); }
 
+    // Row and column of D of the first element of pair p of an atom.
+    __device__ __forceinline__ int pair_row(int atom, int p) const {
+        return row(atom, Accumulator::pair_row(p), Accumulator::pair_column(p));
+    }
+    __device__ __forceinline__ int pair_column(int atom, int p) const {
+        return column(atom, Accumulator::pair_row(p), Accumulator::pair_column(p));
+    }
+
     // Where a subtile starts in D.
     __device__ __forceinline__ int row_of(int number) const {
         return row(number / atom_subtiles, 0, number % atom_subtiles * subtile_n);
@@ -132,22 +140,18 @@ private:
         tma_load(smem.subtile(consumer, stage), map_c, loaded, column_of(number), row_of(number), batch);
     }
 
-    // Where the first element of pair p of this thread lies in an atom.
-    static __device__ __forceinline__ int pair_x(int p) { return thread() / 32 * 16 + thread() % 32 / 4 + p % 2 * 8; }
-    static __device__ __forceinline__ int pair_y(int p) { return thread() % 4 * 2 + p / 2 * 8; }
-
     // The pairs of C from pair `first` of an atom on.
     template <int COUNT>
     __device__ __forceinline__ void load_pairs(OutPair (&held)[COUNT], const Epilogue& here, int atom, int first) const {
         if (!here.reads_c()) return;
 #pragma unroll
         for (int p = first; p < first + COUNT && p < Accumulator::pairs; ++p)
-            held[p - first] = load_c<cfg::swap_ab>(here, row(atom, pair_x(p), pair_y(p)), column(atom, pair_x(p), pair_y(p)));
+            held[p - first] = load_c<cfg::swap_ab>(here, pair_row(atom, p), pair_column(atom, p));
     }
 
     // Pair p of an atom, with its pair of C, as two elements of D.
     __device__ __forceinline__ unsigned finish(const Epilogue& here, const Accumulator& acc, OutPair held, int atom, int p) const {
-        return finish_pair<cfg::swap_ab>(acc.pair(atom, p), held, here, column(atom, pair_x(p), pair_y(p)));
+        return finish_pair<cfg::swap_ab>(acc.pair(atom, p), held, here, pair_column(atom, p));
     }
 
     static constexpr int pinned_pairs = cfg::has_c ? 16 : 8;
@@ -159,12 +163,11 @@ private:
 #pragma unroll
             for (int p = first; p < first + pinned_pairs && p < cfg::slice_n / 4; ++p) {
                 const Pair pair = acc.pair(atom, p);
-                const int ax = pair_x(p), ay = pair_y(p);
                 if constexpr (cfg::swap_ab) {
-                    here.store(pair.x, row(atom, ax, ay), column(atom, ax, ay));
-                    here.store(pair.y, row(atom, ax, ay) + 1, column(atom, ax, ay));
+                    here.store(pair.x, pair_row(atom, p), pair_column(atom, p));
+                    here.store(pair.y, pair_row(atom, p) + 1, pair_column(atom, p));
                 } else {
-                    here.store2(pair.x, pair.y, row(atom, ax, ay), column(atom, ax, ay));
+                    here.store2(pair.x, pair.y, pair_row(atom, p), pair_column(atom, p));
                 }
             }
         }

@@ -87,13 +87,11 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, Scheduler& sch
 class Consumer {
 public:
     __device__ __forceinline__ Consumer(const SharedMemory& smem_, int consumer_)
-        : smem(smem_), exchange(smem_, consumer_), consumer(consumer_) {
-        row = cfg::pingpong ? 0 : consumer % cfg::consumers_m * cfg::warpgroup_m;
-        column = cfg::pingpong ? 0 : consumer / cfg::consumers_m * cfg::warpgroup_n;
-        const unsigned long long a = TileA::descriptor(smem.ring.tile_a(0)) + TileA::extent_offset(row);
-        const unsigned long long b = TileB::descriptor(smem.ring.tile_b(0)) + TileB::extent_offset(column);
+        : smem(smem_), exchange(smem_, consumer_), consumer(consumer_), origin(consumer_) {
+        const unsigned long long a = TileA::descriptor(smem.ring.tile_a(0)) + TileA::extent_offset(origin.row);
+        const unsigned long long b = TileB::descriptor(smem.ring.tile_b(0)) + TileB::extent_offset(origin.column);
         x = cfg::swap_ab ? b : a, y = cfg::swap_ab ? a : b;
-        (cfg::swap_ab ? row : column) += position.k_partition * cfg::slice_n;
+        origin.move_to_slice(position.k_partition);
     }
 
     __device__ __forceinline__ void run(Scheduler scheduler, Store store, const Partials& partials, long long stride_c,
@@ -108,12 +106,12 @@ public:
         }
         while (scheduler.next(work)) {
             const auto place = [&](int slice) {
-                store.row0 = work.m + row, store.col0 = work.n + column, store.batch = work.batch;
+                store.row0 = work.m + origin.row, store.col0 = work.n + origin.column, store.batch = work.batch;
                 (cfg::swap_ab ? store.row0 : store.col0) += slice * cfg::slice_n;
             };
             if constexpr (cfg::loads_c) place(0);
             if constexpr (PrefetchC::useful) {
-                const int m0 = work.m + row, n0 = work.n + column;
+                const int m0 = work.m + origin.row, n0 = work.n + origin.column;
                 ahead.start(store.epilogue, c + work.batch * stride_c + m0 * store.epilogue.ldc + n0, m0, n0, work.k_tiles());
             }
             if constexpr (cfg::pingpong) order_wait();
@@ -154,7 +152,7 @@ private:
     ClusterPosition position;
     AccumulatorExchange exchange;
     int consumer;
-    int row, column;         // where the slice that it finishes starts, in a tile
+    WarpgroupOrigin origin;  // of the slice that it finishes
     unsigned long long x, y; // descriptors in stage 0 of wgmma's A and B
     RingState state;
     PrefetchC ahead;

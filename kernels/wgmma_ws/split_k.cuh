@@ -134,19 +134,18 @@ struct Partials {
     static constexpr int atom_quads = Accumulator::pairs / 2, slice_quads = cfg::slice_n / 8, quads = cfg::atoms * atom_quads;
     char* semaphores;
     Quad* slots;
-    int consumer, row0, col0; // where its warpgroup tile starts
-    unsigned word;            // shared address of a word of the consumer
+    int consumer;
+    WarpgroupOrigin origin; // of the slice of its warpgroup tile
+    unsigned word;          // shared address of a word of the consumer
     int batches;
     long long stride, batch_stride; // of a D in whole tiles
 
     __device__ __forceinline__ Partials(void* workspace, const Scheduler& scheduler, int consumer_, unsigned word_)
-        : semaphores(static_cast<char*>(workspace)), consumer(consumer_), word(word_) {
+        : semaphores(static_cast<char*>(workspace)), consumer(consumer_), origin(consumer_), word(word_) {
         const long long zeroed =
             cfg::reduce_kernel ? 0 : (1LL * scheduler.tiles() * warpgroup_tiles * semaphore_bytes + 255) / 256 * 256;
         slots = reinterpret_cast<Quad*>(semaphores + zeroed);
-        row0 = cfg::pingpong ? 0 : consumer % cfg::consumers_m * cfg::warpgroup_m;
-        col0 = cfg::pingpong ? 0 : consumer / cfg::consumers_m * cfg::warpgroup_n;
-        (cfg::swap_ab ? row0 : col0) += scheduler.k_partition * cfg::slice_n;
+        origin.move_to_slice(scheduler.k_partition);
         batches = scheduler.batch;
         stride = scheduler.columns(), batch_stride = stride * scheduler.rows();
     }
@@ -156,14 +155,15 @@ struct Partials {
     __device__ __forceinline__ void store(const Accumulator& acc, const WorkTile& work) const {
         ElementAccumulator* const matrix =
             reinterpret_cast<ElementAccumulator*>(slots) + work.split * batch_stride * batches + work.batch * batch_stride;
+        // NOTE: Accumulator::pair_row(0) and pair_column(0); calls of them change the machine code, which was measured.
         const int x = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, y = threadIdx.x % 4 * 2;
 #pragma unroll
         for (int atom = 0; atom < cfg::atoms; ++atom)
 #pragma unroll
             for (int p = 0; p < cfg::slice_n / 4; ++p) {
-                const int along_m = atom * 64 + x + p % 2 * 8, along_n = y + p / 2 * 8;
-                const int row = work.m + row0 + (cfg::swap_ab ? along_n : along_m);
-                const int column = work.n + col0 + (cfg::swap_ab ? along_m : along_n);
+                const int along_m = atom * 64 + x + Accumulator::row_step(p), along_n = y + Accumulator::column_step(p);
+                const int row = work.m + origin.row + (cfg::swap_ab ? along_n : along_m);
+                const int column = work.n + origin.column + (cfg::swap_ab ? along_m : along_n);
                 ElementAccumulator* const at = matrix + row * stride + column;
                 const Pair pair = acc.pair(atom, p);
                 struct alignas(2 * sizeof(ElementAccumulator)) Both { ElementAccumulator x, y; };

@@ -3,21 +3,15 @@ since."""
 
 from __future__ import annotations
 
+from kernels.registry import family_named
 from service.engine import staleness as staleness_
 from service.engine.base import Engine
 from tilewright import wire
-from tilewright.schema.config import Config
 from tilewright.schema.match import LookupResult
-from tilewright.schema.problem import DType, GemmProblem
 from tilewright.schema.trial import BestConfig, Provenance
 from tuner.store.records import StoredBest
 
-# Families that multiply and add in ordinary floating-point units, as gemv does with math=fma.
-_SCALAR = frozenset({"host", "simt"})
-# No kernel multiplies float32 on tensor cores, and those for float64 round each step.
-_IEEE = frozenset({DType.FLOAT32, DType.FLOAT64})
 REASONS = ("source-changed", "toolchain-changed", "driver-changed", "drifted", "quick")
-_REDUCED = frozenset({DType.TFLOAT32, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2})
 
 
 class ResultQuality:
@@ -35,7 +29,7 @@ class ResultQuality:
         """The quality of ``best``; ``drifted`` if an idle device measured another time since."""
         family = best.config.family
         return wire.QualityView(
-            numerics=numerics(best.problem, best.config),
+            numerics=_numerics(best),
             deterministic=best.repeatable is True,
             staleness=self.staleness_of(family, best.provenance, drifted),
         )
@@ -62,11 +56,9 @@ class ResultQuality:
         return {bench.driver for bench in benches if bench.spec.device_class.id == device_class}
 
 
-def numerics(problem: GemmProblem, config: Config) -> str:
-    """The class of a kernel's rounding, see :class:`tilewright.wire.QualityView`."""
-    if problem.dtype.is_integer:
-        return "exact"
-    if problem.dtype in _REDUCED:
-        return "reduced"
-    scalar = config.family in _SCALAR or dict(config.knobs).get("math") == "fma"
-    return "ieee" if scalar or problem.dtype in _IEEE else "tensor-core"
+def _numerics(best: BestConfig) -> str:
+    """The class of a winner's rounding; ``unknown`` if no family of this release has or had its name."""
+    try:
+        return family_named(best.config.family).numerics(best.config, best.problem)
+    except KeyError:
+        return "unknown"

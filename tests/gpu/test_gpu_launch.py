@@ -127,10 +127,10 @@ def test_tensor_map_refuses_unaligned_rows() -> None:
 
 
 def smem_artifact(device, problem: GemmProblem, size: int) -> Artifact:
-    from kernels.common.cuda import TARGETS
+    from kernels.arch import ARCHS
 
     arguments = (Pointer("d"), Scalar("k", "int32"))
-    target = TARGETS[device.spec.arch]
+    target = ARCHS[device.spec.arch].target
     return artifact(
         BIG_SMEM, "big_smem", problem, target=target, grid=Grid(1, 1), args=arguments, dynamic_smem=size
     )

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kernels.arch import ARCHS
 from kernels.base.family import Family
 from kernels.base.knobs import Knob
-from kernels.common.cuda import TARGETS
 
 
 def every(step: int, cases: Iterable[Any]) -> list[Any]:
@@ -28,7 +28,7 @@ def every(step: int, cases: Iterable[Any]) -> list[Any]:
 
 def on_generations(
     cases: Iterable[Any],
-    archs: Callable[[Any], Iterable[str]] = lambda _: TARGETS,
+    archs: Callable[[Any], Iterable[str]] = lambda _: ARCHS,
     most: int | None = None,
 ) -> Iterator[tuple[Any, ...]]:
     """Each case with one architecture of each generation (``sm_8x``, ``sm_9x``, ...) of ``archs``, which

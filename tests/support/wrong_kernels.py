@@ -223,7 +223,7 @@ FAULTS = (
     Fault("wgmma_ws", WS, "step > 0 ? 1 : index);", "1);"),
     Fault(
         "wgmma_ws",
-        WS,
+        "wgmma_ws/config.cuh",
         "row = cfg::pingpong ? 0 : consumer % cfg::consumers_m * cfg::warpgroup_m;",
         "row = 0;",
         PLAIN,

@@ -2,11 +2,11 @@
 then heuristic configs for its M.
 
 The ladder shows which families are worth a trial: a family that was far behind on the nearest row that tried
-it gets one config again two octaves further on. A hopeless one (:func:`kernels.registry.hopeless`) gets none,
+it gets one config again two octaves further on. One without a chance (:func:`kernels.prior.prior`) gets none,
 unless the nearest row that tried it measured it not far behind, or the request names it. One that no row
-tried counts by its odds, and configs come in their order (:func:`kernels.registry.odds`). Rows of one class
-of M have the same heuristic configs and share their measurements: a config that was behind on the nearest row
-makes room for the next config of its family.
+tried counts by its chance, and configs come in the order of the chances. Rows of one class of M have the same
+heuristic configs and share their measurements: a config that was behind on the nearest row makes room for the
+next config of its family.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 from kernels.base.family import Family
-from kernels.registry import FAMILIES, families_for, hopeless, odds
+from kernels.prior import prior
+from kernels.registry import FAMILIES, families_for
 from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError
 from tilewright.schema.config import Config
 from tilewright.schema.device import DeviceSpec
@@ -110,7 +111,7 @@ def first_configs(
     """
     problem, counts = request.problem, COUNTS[request.level]
     near = nearest(done, problem.m)
-    chances = odds(problem, device) | dict.fromkeys(hopeless(problem, device).difference(request.families), 0)
+    chances = prior(problem, device, request.families)
     of_families = {
         name: family_configs(name, problem, device, near, counts, chances[name])
         for name in families_for(problem, device)
@@ -224,13 +225,15 @@ def open_for(
         InvalidProblem: a family is unknown, or no config of any family is valid for the problem.
     """
     request, device = context.request, context.device
-    families = _families(request, device, {config.family for config in initial_configs})
+    # What won elsewhere is searched as if the request named it.
+    named = {*request.families, *(config.family for config in initial_configs)}
+    chances = prior(request.problem, device, named)
+    families = _families(request, device, chances)
     too_large = why_too_large(request.problem, device)
     if too_large:
         raise InvalidProblem(too_large)
     given = [*initial_configs, *_vendor_configs(context, families)]
     done = {trial.config for trial in context.recorder.trials()}
-    chances = odds(request.problem, device)
     if not first and not done and device.kind != "host":
         most = min(max(DEPTH, context.builder.processes - 1), request.budget, QUICK_TRIALS)
         initial = {family.name: initial_of(family, request.problem, device, given) for family in families}
@@ -271,9 +274,9 @@ def _vendor_configs(context: JobContext, families: Sequence[Family[Any]]) -> lis
     return promising(followers, problem, device)
 
 
-def _families(request: TuneRequest, device: DeviceSpec, won: Set[str]) -> list[Family[Any]]:
+def _families(request: TuneRequest, device: DeviceSpec, chances: Mapping[str, float]) -> list[Family[Any]]:
     """The families that a job searches: those that the request names, else those that support the problem and
-    ``won`` a race that is known, or may win."""
+    have a chance above 0."""
     supported = families_for(request.problem, device)
     for name in request.families:
         if name not in FAMILIES:
@@ -281,6 +284,5 @@ def _families(request: TuneRequest, device: DeviceSpec, won: Set[str]) -> list[F
         if name not in supported:
             reason = FAMILIES[name].why_unsupported(request.problem, device)
             raise InvalidProblem(f"family {name} does not support {request.problem}: {reason}; leave it out")
-    unlikely = hopeless(request.problem, device) - won
-    names = request.families or [name for name in supported if name not in unlikely]
+    names = request.families or [name for name in supported if chances[name] > 0]
     return [supported[name] for name in names]

@@ -43,7 +43,7 @@ class QualityView(BaseModel):
     Attributes:
         numerics: ``exact`` (integers), ``ieee`` (every step rounds in the accumulate type), ``tensor-core``
             (exact products, accumulators truncated by the hardware), ``reduced`` (operands or accumulators
-            keep fewer bits than their type).
+            keep fewer bits than their type), ``unknown`` for a family that the service lacks.
         deterministic: whether launches on the same operands gave the same bits.
         staleness: ``fresh``, or the first that holds, as far as this service can tell: ``source-changed``,
             ``toolchain-changed`` and ``driver-changed`` since the measurement, ``drifted`` (an idle device

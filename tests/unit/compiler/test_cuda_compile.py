@@ -13,9 +13,9 @@ import pytest
 from device_samples import gpu
 from sweeps import every, on_generations
 
+from kernels.arch import ARCHS
 from kernels.base.family import Family
 from kernels.base.spec import CompileError
-from kernels.common.cuda import TARGETS
 from kernels.compiler.build import build, compile_spec
 from kernels.mma_sync.family import MMA_SYNC
 from kernels.registry import FAMILIES
@@ -58,7 +58,7 @@ def test_sampled_valid_configs_compile(family, problem, arch) -> None:
         for config, artifact in zip(
             configs, pool.map(lambda c: build(family, c, problem, device), configs), strict=True
         ):
-            assert artifact.plan.target == TARGETS[arch]
+            assert artifact.plan.target == ARCHS[arch].target
             assert 16 <= artifact.resources.registers <= 255, str(config)
             assert artifact.resources.dynamic_smem <= device.smem_per_block
 

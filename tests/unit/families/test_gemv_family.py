@@ -11,7 +11,7 @@ import pytest
 from device_samples import HOPPER, gpu
 from sweeps import every, on_generations
 
-from kernels.common.cuda import TARGETS
+from kernels.arch import ARCHS
 from kernels.compiler.build import build, compile_spec
 from kernels.gemv import layout
 from kernels.gemv.config import Knobs
@@ -158,7 +158,7 @@ def test_heuristic_configs_do_not_spill_and_fill_the_device(problem) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "float8_e4m3fn", "uint8", "tfloat32"])
 def test_every_type_and_layout_has_heuristic_configs(dtype, layout) -> None:
     for size in ((1, 1, 1), (1, 4096, 4096), (16, 4097, 7), (4097, 16, 130)):
-        for arch in TARGETS:
+        for arch in ARCHS:
             assert GEMV.heuristic_configs(GemmProblem(*size, dtype=dtype, layout=layout), gpu(arch)), (
                 size,
                 arch,

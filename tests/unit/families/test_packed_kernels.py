@@ -13,7 +13,7 @@ from fragments import ACCUMULATOR_ELEMENTS, a_elements, b_elements
 from sweeps import every, on_generations
 
 from benchmarks.ladder.bank_conflicts import LANES, a_element, accumulator_element, b_element
-from kernels.common.cuda import TARGETS
+from kernels.arch import ARCHS
 from kernels.compiler.build import build
 from kernels.compiler.nvrtc import compile_text
 from kernels.mma_sync.family import MMA_SYNC
@@ -121,7 +121,8 @@ def test_first_heuristic_configs_compile_everywhere(dtype: DType, arch: str) -> 
 
 # The instructions by themselves, as kernels/common/ptx/mma.cuh has them.
 @pytest.mark.parametrize(
-    ("name", "target"), every(5, itertools.product(["s4", "u4", "u1", "sign1"], TARGETS.values()))
+    ("name", "target"),
+    every(5, itertools.product(["s4", "u4", "u1", "sign1"], (arch.target for arch in ARCHS.values()))),
 )
 def test_the_instructions_exist(name: str, target: str) -> None:
     source = f"""#include "common/ptx/mma.cuh"
@@ -194,7 +195,7 @@ def test_a_k_step_is_32_bytes(dtype: DType) -> None:
 
 @pytest.mark.parametrize("dtype", PACKED)
 def test_every_family_says_whether_it_computes_them(dtype: DType) -> None:
-    for arch in TARGETS:
+    for arch in ARCHS:
         takes = {
             (name, layout)
             for name, family in FAMILIES.items()

@@ -260,7 +260,7 @@ def test_a_gpu_measures_while_later_configs_compile() -> None:
 
 def test_first_trials_and_compilations_are_of_the_likely_family(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "two", ToyFamily("two"))
-    monkeypatch.setattr("tuner.job.first_configs.odds", lambda *_where: {"toy": 1 / 8, "two": 1.0})
+    monkeypatch.setattr("tuner.job.first_configs.prior", lambda *_where: {"toy": 1 / 8, "two": 1.0})
     lab = Lab(spec=CUDA_DEVICE)
     request = TuneRequest(PROBLEM, families=("toy", "two"), max_trials=10)
     lab.run(request)
@@ -269,9 +269,12 @@ def test_first_trials_and_compilations_are_of_the_likely_family(monkeypatch: pyt
 
 
 def test_families_that_never_win_are_searched_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = [name for name in FAMILIES if name != "toy"]
     monkeypatch.setitem(FAMILIES, "two", ToyFamily("two"))
-    monkeypatch.setattr("tuner.job.first_configs.hopeless", lambda *_where: {"two", *others})
+
+    def prior(_problem: GemmProblem, _device: DeviceSpec, named: set[str]) -> dict[str, float]:
+        return {name: 1.0 if name in {"toy", *named} else 0.0 for name in FAMILIES}
+
+    monkeypatch.setattr("tuner.job.first_configs.prior", prior)
     for families, searched in (((), {"toy"}), (("toy", "two"), {"toy", "two"})):
         lab = Lab(spec=CUDA_DEVICE)
         request = TuneRequest(PROBLEM, families=families, max_trials=10)
@@ -293,7 +296,7 @@ def test_each_compiler_begins_with_a_config_that_is_asked_for_first(
 ) -> None:
     for name in ("toy", "two"):
         monkeypatch.setitem(FAMILIES, name, _ManyFirst(name))
-    monkeypatch.setattr("tuner.job.first_configs.odds", lambda *_where: {"toy": 1 / 4, "two": 1.0})
+    monkeypatch.setattr("tuner.job.first_configs.prior", lambda *_where: {"toy": 1 / 4, "two": 1.0})
     lab = Lab(spec=CUDA_DEVICE)
     lab.builder.processes = processes
     trial, submitted = lab.bench.trial, list[int]()

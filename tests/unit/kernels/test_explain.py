@@ -6,9 +6,10 @@ import dataclasses
 import math
 
 import pytest
-from device_samples import H200
+from device_samples import H200, gpu
 
 from kernels import limits
+from kernels.arch import ARCHS
 from kernels.explain import explain
 from kernels.gemv_tma.config import Knobs
 from kernels.registry import FAMILIES
@@ -125,6 +126,17 @@ def test_nothing_is_made_up_where_nothing_is_known() -> None:
     other = dataclasses.replace(H200, arch="sm_110")
     assert limits.compute(SQUARE, other, None).us is None
     assert limits.multiply_adds(DType.FLOAT8_E4M3FN, dataclasses.replace(H200, arch="sm_80")) is None
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_what_is_known_of_an_architecture_is_explained_and_nothing_else(arch: str) -> None:
+    problem, device = GemmProblem(1024, 1024, 1024, "float32"), gpu(arch)
+    config, facts = FAMILIES["simt"].heuristic_configs(problem, device)[0], ARCHS[arch]
+    found = explain(config, problem, device, TIMING, Resources(registers=64))
+    known = {limit.name: limit.us is not None for limit in found.limits}
+    rates = {"compute": facts.float32, "l2": facts.l2_bytes, "launch": facts.launch_clocks}
+    assert known == {name: rate is not None for name, rate in rates.items()} | {"memory": False}
+    assert (found.occupancy is not None) == (facts.sm_limits is not None)
 
 
 def test_the_roof_is_the_higher_of_compute_and_memory() -> None:

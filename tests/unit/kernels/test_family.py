@@ -14,11 +14,13 @@ from device_samples import H200, gpu
 from sweeps import every
 
 from kernels import registry
+from kernels.arch import ARCHS, unpacks_float8
 from kernels.base.family import Family
 from kernels.base.spec import SOURCES
-from kernels.common.cuda import MAX_EXTENT, TARGETS, target_of
+from kernels.common.cuda import MAX_EXTENT, target_of
 from kernels.host.family import HOST
 from kernels.mma_sync.family import MMA_SYNC
+from kernels.prior import prior
 from kernels.registry import FAMILIES, RENAMED, families_for, family_named
 from kernels.simt.family import SIMT
 from tilewright import Config, DeviceSpec, DType, GemmProblem, Layout
@@ -185,7 +187,7 @@ UNSUPPORTED = [
         SIMT,
         SINGLE,
         DeviceSpec("cuda", "sm_75", "T4", 40, 1, 1),
-        f"no kernels for sm_75; supported are {', '.join(TARGETS)}",
+        f"no kernels for sm_75; supported are {', '.join(ARCHS)}",
     ),
 ]
 
@@ -200,7 +202,7 @@ def test_unsupported(family: Family[Any], problem: GemmProblem, device: DeviceSp
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_130"])
 def test_an_architecture_without_kernels_is_told_the_supported_ones(arch: str) -> None:
-    supported = ", ".join(TARGETS)
+    supported = ", ".join(ARCHS)
     with pytest.raises(DeviceUnavailable, match=f"no kernels for {arch}; supported are {supported}$"):
         target_of(arch)
     other = dataclasses.replace(GPU, arch=arch)
@@ -217,6 +219,17 @@ def test_a_later_minor_version_runs_the_kernels_of_the_one_before() -> None:
         problem = SINGLE if family is SIMT else HALF if family is MMA_SYNC else GemmProblem(1, 4096, 4096)
         config = family.heuristic_configs(problem, later)[0]
         assert family.plan(config, problem, later).target == "sm_121"
+
+
+def test_every_architecture_is_a_target_of_its_own() -> None:
+    """sm_90 is compiled with the instructions that only it has, such as wgmma."""
+    own = {"sm_90": "sm_90a"}
+    assert {arch: target_of(arch) for arch in ARCHS} == {arch: own.get(arch, arch) for arch in ARCHS}
+
+
+def test_a_later_minor_version_unpacks_8_bit_floats_as_the_one_whose_kernels_it_runs() -> None:
+    unpacked = [arch for arch in [*ARCHS, "sm_104", "sm_122"] if unpacks_float8(arch)]
+    assert unpacked == ["sm_90", "sm_100", "sm_103", "sm_110", "sm_104"]
 
 
 def test_what_a_family_refuses_for_its_extents_its_kernels_refuse_too() -> None:
@@ -260,8 +273,9 @@ ODDS = [
 @pytest.mark.parametrize(("problem", "lower"), ODDS, ids=str)
 def test_odds_of_families(problem: GemmProblem, lower: dict[str, float]) -> None:
     hopper = dataclasses.replace(GPU, arch="sm_90", smem_per_block=227 << 10, smem_per_sm=228 << 10)
-    assert registry.odds(problem, hopper) == dict.fromkeys(families_for(problem, hopper), 1.0) | lower
-    assert registry.odds(problem, GPU) == dict.fromkeys(families_for(problem, GPU), 1.0)
+    able = families_for(problem, hopper)
+    assert prior(problem, hopper, able) == dict.fromkeys(able, 1.0) | lower
+    assert prior(problem, GPU) == dict.fromkeys(families_for(problem, GPU), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -277,13 +291,13 @@ def test_odds_of_families(problem: GemmProblem, lower: dict[str, float]) -> None
     ],
     ids=str,
 )
-def test_families_that_never_won_are_hopeless_where_races_were_counted(
+def test_families_that_never_won_have_no_chance_where_races_were_counted(
     problem: GemmProblem, left_out: tuple[str, ...]
 ) -> None:
     hopper = dataclasses.replace(GPU, arch="sm_90", smem_per_block=227 << 10, smem_per_sm=228 << 10)
-    assert registry.hopeless(problem, hopper) == set(left_out)
-    assert set(left_out) < set(families_for(problem, hopper))
-    assert registry.hopeless(problem, GPU) == set()
+    chances = prior(problem, hopper)
+    assert {name for name, chance in chances.items() if not chance} == set(left_out) < set(chances)
+    assert chances | dict.fromkeys(left_out, 1 / 8) == prior(problem, hopper, left_out)
 
 
 @pytest.mark.parametrize(("before", "family"), [*RENAMED.items(), ("simt", "simt")])

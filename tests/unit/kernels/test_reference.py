@@ -10,7 +10,7 @@ from device_samples import gpu
 from sweeps import every, on_generations
 
 from benchmarks.ladder.bank_conflicts import LANES, a_element, accumulator_element, b_element
-from kernels.common.cuda import TARGETS
+from kernels.arch import ARCHS
 from kernels.compiler.build import build
 from kernels.compiler.cubin import code_sections
 from kernels.mma_sync.family import MMA_SYNC
@@ -25,7 +25,7 @@ def archs(reference) -> list[str]:
     if reference.family.startswith("wgmma"):
         return ["sm_90"]
     older = ["sm_80", "sm_86", "sm_87", "sm_88"] if "float8" in reference.problem.dtype else []
-    return [arch for arch in TARGETS if arch not in older]
+    return [arch for arch in ARCHS if arch not in older]
 
 
 def test_no_kernel_of_the_documents_is_missing() -> None:
@@ -59,7 +59,7 @@ def test_reference_kernels_differ_in_their_configs() -> None:
 @pytest.mark.parametrize("reference", REFERENCE_KERNELS, ids=lambda reference: reference.name)
 def test_a_reference_kernel_is_valid_where_it_should_be(reference) -> None:
     family = FAMILIES[reference.family]
-    for arch in TARGETS:
+    for arch in ARCHS:
         reason = family.why_invalid(reference.config, reference.problem, gpu(arch))
         assert (reason is None) == (arch in archs(reference)), reason
 
@@ -71,7 +71,7 @@ def test_a_reference_kernel_compiles_without_spills(name: str, arch: str) -> Non
     reference = BY_NAME[name]
     artifact = build(FAMILIES[reference.family], reference.config, reference.problem, gpu(arch))
     assert artifact.resources.spill_bytes == 0
-    assert artifact.plan.target == TARGETS[arch]
+    assert artifact.plan.target == ARCHS[arch].target
 
 
 # 118.4 GFLOP at the document's shape: 2 * 5376 * 5376 * 2048. The document's own percentages, from its text.

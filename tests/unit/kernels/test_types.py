@@ -10,16 +10,17 @@ import pytest
 from device_samples import gpu
 from sweeps import every, on_generations
 
+from kernels.arch import ARCHS
 from kernels.base.spec import CompileError
 from kernels.common import cuda
-from kernels.common.cuda import TARGETS
 from kernels.common.smem import LAYOUTS, chunk_offset, tile_bytes
 from kernels.compiler.build import build, compile_spec
 from kernels.compiler.nvrtc import compile_text
 from kernels.mma_sync.family import MMA_SYNC
+from kernels.registry import FAMILIES
 from kernels.simt.family import SIMT
 from service.gemm.choice import problem_of
-from tilewright import Config, GemmProblem
+from tilewright import Config, DType, GemmProblem
 from tilewright.errors import DeviceUnavailable, InvalidProblem, PreconditionFailed
 from tilewright.http.tensors import Tensor
 from tilewright.launch import Operands
@@ -53,12 +54,12 @@ def config_of(arch: str, wanted: GemmProblem, **knobs: Any) -> Config:
 
 
 def archs_with(dtype: str) -> list[str]:
-    return [arch for arch in TARGETS if dtype not in FLOAT8 or gpu(arch).compute_capability >= (8, 9)]
+    return [arch for arch in ARCHS if dtype not in FLOAT8 or gpu(arch).compute_capability >= (8, 9)]
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_float8_is_refused_before_sm_89(dtype: str) -> None:
-    for arch in TARGETS:
+    for arch in ARCHS:
         reason = MMA_SYNC.why_unsupported(problem(dtype), gpu(arch))
         assert reason is None if arch in archs_with(dtype) else "from sm_89 on" in (reason or "")
 
@@ -305,3 +306,29 @@ def test_fp8_instructions_need_sm_89(arch: str) -> None:
     with pytest.raises(CompileError):
         compile_text(source, arch, entry="kernel")
     assert compile_text(source, "sm_89", entry="kernel").binary
+
+
+@pytest.mark.parametrize(
+    ("dtype", "family", "expected"),
+    [
+        ("float32", "gemv", "ieee"),
+        ("float64", "gemv", "ieee"),
+        ("bfloat16", "gemv", "tensor-core"),
+        ("float16", "wgmma", "tensor-core"),
+        ("bfloat16", "mma_sync", "tensor-core"),
+        ("float32", "simt", "ieee"),
+        ("float32", "host", "ieee"),
+        ("float64", "mma_sync", "ieee"),
+        ("tfloat32", "wgmma", "reduced"),
+        ("float8_e4m3fn", "wgmma", "reduced"),
+        ("int8", "mma_sync", "exact"),
+    ],
+)
+def test_the_class_of_rounding(dtype: str, family: str, expected: str) -> None:
+    problem = GemmProblem(8, 8, 8, DType(dtype))
+    assert FAMILIES[family].numerics(Config.of(family, {}), problem) == expected
+
+
+def test_the_fma_units_of_gemv_round_as_ieee_says() -> None:
+    config, problem = Config.of("gemv", {"math": "fma"}), GemmProblem(1, 8, 8, DType.BFLOAT16)
+    assert FAMILIES["gemv"].numerics(config, problem) == "ieee"

@@ -1,4 +1,4 @@
-"""Rounding classes, repeatability, what to run, estimates of unmeasured times, and the T4 mapping."""
+"""Results of families that are gone, what to run, estimates of unmeasured times, and the T4 mapping."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import itertools
 import sys
 import tracemalloc
 from datetime import UTC, datetime
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from store_samples import best
 
-from kernels.registry import FAMILIES
+from service.engine.base import Engine
 from service.gemm import estimates
 from service.gemm.estimates import Estimates
 from service.http import conditional
 from service.results import export, uploads
-from service.results.quality import numerics
+from service.results.quality import ResultQuality
 from tilewright import wire
 from tilewright.schema.codec import decode
 from tilewright.schema.config import Config
@@ -29,30 +30,11 @@ from tuner.store import exchange
 from tuner.store.exchange import TrialOfJob, Winner
 
 
-@pytest.mark.parametrize(
-    ("dtype", "family", "expected"),
-    [
-        ("float32", "gemv", "ieee"),
-        ("float64", "gemv", "ieee"),
-        ("bfloat16", "gemv", "tensor-core"),
-        ("float16", "wgmma", "tensor-core"),
-        ("bfloat16", "mma_sync", "tensor-core"),
-        ("float32", "simt", "ieee"),
-        ("float32", "host", "ieee"),
-        ("float64", "mma_sync", "ieee"),
-        ("tfloat32", "wgmma", "reduced"),
-        ("float8_e4m3fn", "wgmma", "reduced"),
-        ("int8", "mma_sync", "exact"),
-    ],
-)
-def test_the_class_of_rounding(dtype: str, family: str, expected: str) -> None:
-    assert family in FAMILIES
-    problem = GemmProblem(8, 8, 8, DType(dtype))
-    assert numerics(problem, Config.of(family, {})) == expected
-
-
-def test_the_fma_units_of_gemv_round_as_ieee_says() -> None:
-    assert numerics(GemmProblem(1, 8, 8, DType.BFLOAT16), Config.of("gemv", {"math": "fma"})) == "ieee"
+def test_the_rounding_of_a_family_that_is_gone_is_unknown() -> None:
+    without_queues = cast(Engine, SimpleNamespace(queues={}))
+    gone = dataclasses.replace(best(GemmProblem(8, 8, 8)), config=Config.of("cublas", {}))
+    view = ResultQuality(without_queues).view(gone)
+    assert (view.numerics, view.staleness) == ("unknown", "source-changed")
 
 
 @pytest.mark.parametrize(
