@@ -74,7 +74,7 @@ def _queue(
 async def in_turn(body: wire.AnyTuneBody, service: ServiceDep) -> AsyncIterator[wire.AnyTuneBody]:
     """The body of a request for jobs; one for misses once those before it are done: each reads a list of up
     to 10,000, and those that wait take no thread from other requests."""
-    async with service.misses_turn if isinstance(body, wire.TuneMissesBody) else nullcontext():
+    async with service.miss_jobs.turn if isinstance(body, wire.TuneMissesBody) else nullcontext():
         yield body
 
 
@@ -118,7 +118,7 @@ def _chosen(service: Service, body: wire.TuneMissesBody) -> _Chosen:
         possible = found and admission.is_possible(problem, [], service.settings, bench)
         return found if possible else frozenset()
 
-    known = service.able[bench.spec]
+    known = service.miss_jobs.able[bench.spec]
     with service.store.read() as session:
         top = misses.top_of(session, wanted.device_class, wanted.top, body.families, able, known)
     return _Chosen(body, bench.spec, top)
