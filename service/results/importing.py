@@ -27,7 +27,7 @@ from tilewright.wire import Counts, Format, ImportAnswer
 from tuner.store import best, entities, exchange, imports, trials
 from tuner.store.access import audit, keys
 from tuner.store.access.audit import Action
-from tuner.store.database import Store, StoreError, Values
+from tuner.store.database import Store, StoreError, Values, lock_results
 from tuner.store.exchange import ArtifactData, EndedJob, Line, TrialOfJob, Winner
 from tuner.store.records import utc_now
 from tuner.store.upkeep import staging
@@ -151,7 +151,7 @@ class _Merging:
             BadLine: one is damaged, or comes before what it needs.
         """
         self._joined.clear()
-        imports.alone(session)
+        lock_results(session)
         entities.ensure_problems(session, (problem for run in runs for problem in _problems(run.first)))
         for run in runs:
             self._take(session, run)

@@ -19,9 +19,16 @@ from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, Outcome, Provenance, Trial
 from tuner.store import best as winners
 from tuner.store import entities, exchange, jobs, records
-from tuner.store.database import JobTaken, Store, Values, insert_many_new, insert_new, insert_row
+from tuner.store.database import (
+    JobTaken,
+    Store,
+    Values,
+    insert_many_new,
+    insert_new,
+    insert_row,
+    lock_results,
+)
 from tuner.store.faults import quarantine
-from tuner.store.imports import alone
 from tuner.store.models import FamilySourceRow, TrialRow
 from tuner.store.queue import claims
 from tuner.store.records import RowReader, Unreadable, utc_now
@@ -186,7 +193,7 @@ class JobRecorder:
         values, event = {"job_id": self._job_id, **_values(trial, utc_now())}, _summary(trial)
         with self._store.begin() as session:
             if trial.own_fault:
-                alone(session)
+                lock_results(session)
             job = claims.hold(session, self._job_id, self._attempt)
             if kernel is not None:
                 entities.put_prepared(session, kernel)
@@ -213,7 +220,7 @@ class JobRecorder:
             JobTaken: the job is no longer this recorder's.
         """
         with self._store.begin() as session:
-            alone(session)
+            lock_results(session)
             claims.hold(session, self._job_id, self._attempt)
             self._quarantine(session, trial)
 
@@ -276,7 +283,7 @@ class JobRecorder:
             JobTaken: the job is no longer this recorder's.
         """
         with self._store.begin() as session:
-            alone(session)
+            lock_results(session)
             claims.hold(session, self._job_id, self._attempt)
             entities.put_artifact(session, artifact)
             found = dataclasses.replace(best, job_id=self._job_id)
