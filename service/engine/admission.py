@@ -145,9 +145,9 @@ def check_supported(problem: GemmProblem, families: Sequence[str], bench: Device
     refused = any(reasons.values()) if families else all(reasons.values())
     if refused:
         here = {name for name in reasons if FAMILIES[name].device_kind == spec.kind} or set(families)
-        told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason and name in here)
+        whys = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason and name in here)
         remedy = _remedy(problem, bool(families), spec)
-        raise Refusal(Kind.UNSUPPORTED, f"{remedy}; no kernel computes {problem} on {bench.name}. {told}")
+        raise Refusal(Kind.UNSUPPORTED, f"{remedy}; no kernel computes {problem} on {bench.name}. {whys}")
 
 
 def check_families(families: Sequence[str], bench: Device) -> None:

@@ -118,7 +118,7 @@ class Engine:
         """Other processes on the devices that tune a job or may take it, in words; empty once it ended."""
         if job.status.final:
             return []
-        return [f"{one.name}: {told}" for one in self._queues_of(job) for told in one.bench.neighbours()]
+        return [f"{one.name}: {text}" for one in self._queues_of(job) for text in one.bench.neighbours()]
 
     def _queues_of(self, job: JobRecord) -> list[Queue]:
         fit = [one for one in self.queues.values() if one.bench.spec.device_class.id == job.device_class]

@@ -203,12 +203,12 @@ class Canary:
     def _tell(self, session: Session, winner: Watched, now: Reading, cause: Cause | None) -> None:
         """The event of a shift, or of its end."""
         before = winner.reference or now
-        told = {"cause": cause and cause.value, "ratio": now.median_us / before.median_us}
+        fields = {"cause": cause and cause.value, "ratio": now.median_us / before.median_us}
         target = f"{winner.problem} on {self._bench.known_as}"
         both = {"before": encode(before), "now": encode(now)}
-        audit.note(session, audit.SERVICE, Action.DRIFT, target, **told, **both)
+        audit.note(session, audit.SERVICE, Action.DRIFT, target, **fields, **both)
         log.warning(
-            "%s takes %.3f times as long as before: %s", target, told["ratio"], cause or "steady again"
+            "%s takes %.3f times as long as before: %s", target, fields["ratio"], cause or "steady again"
         )
 
 

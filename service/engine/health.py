@@ -118,5 +118,5 @@ def why(error: Exception, pause_s: float) -> str:
     later = f"trying again in {pause_s:g} s"
     if found := outage(error):
         return f"the database takes no writes: {found}; {later}"
-    told = str(error) if isinstance(error, TilewrightError) else f"internal error ({type(error).__name__})"
-    return f"{told}; {later}"
+    reason = str(error) if isinstance(error, TilewrightError) else f"internal error ({type(error).__name__})"
+    return f"{reason}; {later}"

@@ -145,8 +145,8 @@ def queue_imported(store: Store, bench: Bench, settings: Settings, refused: set[
     def possible(problem: GemmProblem) -> bool:
         found = admission.is_possible(problem, [], settings, bench)
         if not found:
-            told = "what was imported for %s is not raced: it is over a limit, or no kernel computes it"
-            log.warning(told, problem)
+            message = "what was imported for %s is not raced: it is over a limit, or no kernel computes it"
+            log.warning(message, problem)
         return found
 
     with store.read() as session:

@@ -132,7 +132,7 @@ class _Merging:
     def answer(self, entering: Import, reason: str) -> ImportAnswer:
         """The answer to the sender, with the reason why kernels were dropped."""
         changed = self._added.total() or self._waiting
-        told = changed or self._known.total() or self._dropped
+        anything = changed or self._known.total() or self._dropped
         return ImportAnswer(
             import_id=entering.id if changed else None,
             trusted=entering.trusted,
@@ -141,7 +141,7 @@ class _Merging:
             known=Counts(**self._known),
             waiting=self._waiting,
             dropped=self._dropped,
-            reason=reason if told else "",
+            reason=reason if anything else "",
         )
 
     def take(self, session: Session, runs: list[_Run]) -> None:
@@ -166,8 +166,8 @@ class _Merging:
         try:
             with store.begin() as session:
                 is_new = staging.end(session, self._staged, entering)
-                told = {"signer": entering.signer, "trusted": entering.trusted, **self._added}
-                audit.note(session, who, Action.IMPORT, entering.id, **told)
+                fields = {"signer": entering.signer, "trusted": entering.trusted, **self._added}
+                audit.note(session, who, Action.IMPORT, entering.id, **fields)
         except StoreError as error:
             raise BadLine(str(error)) from error
         for merged in staging.merge_winners(store, self._staged.id, entering):

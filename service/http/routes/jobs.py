@@ -295,11 +295,11 @@ async def _news(
     yield ServerSentEvent(event="retry", data={"detail": _ENDS[follower.ended]}, retry=_RECONNECT_MS)
 
 
-def _last_of(service: Service, job_id: str, told: int) -> int:
-    """The last event that a follower was told, at most the newest one that exists: with a higher id the
+def _last_of(service: Service, job_id: str, last_id: int) -> int:
+    """The last event that a follower has, at most the newest one that exists: with a higher id the
     follower would miss the events up to it."""
     with service.store.read() as session:
-        return min(told, jobs.newest_events(session, [job_id]).get(job_id, 0))
+        return min(last_id, jobs.newest_events(session, [job_id]).get(job_id, 0))
 
 
 def _next_events(service: Service, job_id: str, last_id: int) -> list[EventRecord]:
@@ -312,8 +312,8 @@ def _after(job: JobRecord, event: EventRecord) -> JobRecord:
     changes nothing."""
     if event.kind != "status" or not isinstance(event.data, dict):
         return job
-    told = event.data.get("status")
-    return dataclasses.replace(job, status=JobStatus(told)) if told in list(JobStatus) else job
+    status = event.data.get("status")
+    return dataclasses.replace(job, status=JobStatus(status)) if status in list(JobStatus) else job
 
 
 def _sent(event: EventRecord) -> ServerSentEvent:

@@ -90,12 +90,12 @@ def start_for_misses(
         Refusal: no device here is of the class, a limit is exceeded, or the queue has no room at all.
         IdempotencyConflict: the key came with another request before, or a job of it was deleted.
     """
-    told = body.model_dump(mode="json")
-    if told["level"] == Level.FULL:  # which earlier releases did not tell
-        del told["level"]
+    wanted = body.model_dump(mode="json")
+    if wanted["level"] == Level.FULL:  # which earlier releases did not tell
+        del wanted["level"]
     chosen = functools.cache(functools.partial(_chosen, service, body))
     queue = functools.partial(_queue_top, service, chosen, request)
-    return _once(service, key, records.digest(told), chosen, queue)
+    return _once(service, key, records.digest(wanted), chosen, queue)
 
 
 @dataclasses.dataclass(frozen=True)
