@@ -30,7 +30,7 @@ ARGS :=
 
 help:
 	@echo 'make demo    tune a GEMM on this machine and show the result, about two minutes'
-	@echo 'make test    static checks and the test suite, about six minutes on two cores'
+	@echo 'make test    static checks and the test suite, about fifteen minutes on two cores'
 	@echo 'make test-long  the long sweeps alone'
 	@echo 'make test-short-and-long  the short tests and the long sweeps in one run'
 	@echo 'make test-all   static checks, then make test-short-and-long and make test-fleet'

@@ -55,8 +55,8 @@ class _BoundedHandler(logging.StreamHandler[TextIO]):
         self._allowed[name] = allowed - lines, now
         if left_out:
             self._left_out[name] = 0
-            told = f"{left_out} lines of this logger were left out: more than {_LINES_PER_S:g} a second"
-            super().emit(logging.LogRecord(name, logging.WARNING, __file__, 0, told, None, None))
+            message = f"{left_out} lines of this logger were left out: more than {_LINES_PER_S:g} a second"
+            super().emit(logging.LogRecord(name, logging.WARNING, __file__, 0, message, None, None))
         super().emit(record)
 
 
@@ -71,8 +71,8 @@ def _json(logger: object, method: str, event: EventDict) -> str:
     render = structlog.processors.JSONRenderer()
     while len(text := str(render(logger, method, event))) > _MOST_BYTES:
         name = max(event, key=lambda one: len(str(event[one])))
-        told = str(event[name])
-        event[name] = f"{told[: len(told) // 4]}{_CUT}{told[-(len(told) // 4) :]}"
+        value = str(event[name])
+        event[name] = f"{value[: len(value) // 4]}{_CUT}{value[-(len(value) // 4) :]}"
     return text
 
 

@@ -123,8 +123,8 @@ def check(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     with open_store(database_url, any_schema=True) as store:
         damaged = damages(store)
         unread = [] if damaged else unreadable(store)
-    told = "\n".join([*damaged, *unread]) or "nothing is wrong"
-    print_result({"damaged": damaged, "unreadable": unread}, as_json, told)
+    text = "\n".join([*damaged, *unread]) or "nothing is wrong"
+    print_result({"damaged": damaged, "unreadable": unread}, as_json, text)
     if damaged:
         echo("error: restore a backup with 'tilewright restore'", err=True)
         raise typer.Exit(1)
@@ -137,8 +137,8 @@ def vacuum(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
     with open_store(database_url) as store:
         before, after = reclaim(store)
         keeps = store.engine.dialect.name == "postgresql"
-    told = f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after"
-    print_result({"bytes_before": before, "bytes_after": after}, as_json, told)
+    text = f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after"
+    print_result({"bytes_before": before, "bytes_after": after}, as_json, text)
     if keeps:
         echo("PostgreSQL keeps the room for new rows; to give it to the disk, use its VACUUM FULL", err=True)
 
@@ -317,8 +317,8 @@ def list_audit(
 
 def _audit_row(entry: AuditEntry) -> tuple[object, ...]:
     when = f"{entry.created:%Y-%m-%d %H:%M:%S}"
-    told = json.dumps(entry.data) if entry.data else ""
-    return when, entry.who, entry.action, entry.target, told
+    data = json.dumps(entry.data) if entry.data else ""
+    return when, entry.who, entry.action, entry.target, data
 
 
 def _whole_id(session: Session, start: str) -> str:

@@ -149,8 +149,8 @@ class Demo:
         progress = job.progress
         self.say(
             "searched",
-            f"{progress.measured} of {progress.valid_configs:,} valid configs measured, {progress.failed} "
-            f"failed, {progress.elapsed_s:.0f} s with the race",
+            f"{progress.measured} of {progress.valid_configs:,} valid configs measured (stopped: "
+            f"{progress.stopped}), {progress.failed} failed, {progress.elapsed_s:.0f} s with the race",
         )
         self._show(problem, job.best)
         return job.best
@@ -180,6 +180,17 @@ class Demo:
             "run",
             f"POST /gemm, one launch by {ran}: {speed(problem, report['kernel_us'])}, agrees with float64 "
             f"(error {report['error_ratio']:.2f} of what rounding allows)",
+        )
+
+    def warn(self, tuned: wire.BestConfigView) -> None:
+        """Say what a disturbed race means, and what to do."""
+        if tuned.verdict != "disturbed":
+            return
+        served = f"{tuned.baseline.name}, the vendor library," if tuned.use_vendor else "the tuned kernel"
+        self.say(
+            "disturbed",
+            f"other programs disturbed the race, so its times say little; the service runs {served} for this "
+            f"problem. Run the demo again when {self.device.name} is idle",
         )
 
     def _show(self, problem: GemmProblem, best: wire.BestConfigView) -> None:
@@ -231,6 +242,7 @@ def _demo(
         tuned = demo.tune(problem, max_trials or (64 if device.kind == "cuda" else 48))
         demo.look_up(tuned)
         demo.run(problem, tuned)
+        demo.warn(tuned)
 
 
 def _problem(kind: str, extent: int | None) -> GemmProblem:

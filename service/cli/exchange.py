@@ -324,8 +324,8 @@ def add(
     with open_store(database_url, create=True) as store, store.begin() as session:
         keys.trust(session, checked_key(key), name)
         audit.note(session, user(), Action.TRUST, key, name=name)
-    told = f"{key} is trusted; import its results again for those that were left out"
-    print_result({"key": key, "name": name}, as_json, told)
+    text = f"{key} is trusted; import its results again for those that were left out"
+    print_result({"key": key, "name": name}, as_json, text)
 
 
 @trust_app.command()

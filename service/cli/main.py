@@ -105,8 +105,8 @@ class _Group(typer.core.TyperGroup):
             typer.echo(printable(f"error: {error.filename}: {error.strerror}; {advice}"), err=True)
             raise typer.Exit(1) from error
         except MemoryError as error:
-            told = f"this machine has too little memory{f': {error}' if str(error) else ''}"
-            typer.echo(printable(f"error: {told}"), err=True)
+            text = f"this machine has too little memory{f': {error}' if str(error) else ''}"
+            typer.echo(printable(f"error: {text}"), err=True)
             raise typer.Exit(1) from error
         except ValidationError as error:
             if error.title != Settings.__name__:
@@ -115,8 +115,8 @@ class _Group(typer.core.TyperGroup):
                 if item["type"] == "default_factory_not_called":
                     continue  # follows from another setting, which is wrong
                 where = ".".join(str(part) for part in item["loc"])
-                told = f"setting {where}: {rule(item)}" if where else rule(item)
-                typer.echo(printable(f"error: {told}"), err=True)
+                text = f"setting {where}: {rule(item)}" if where else rule(item)
+                typer.echo(printable(f"error: {text}"), err=True)
             raise typer.Exit(2) from error
         except typer.BadParameter as error:
             if isinstance(error.__cause__, ValidationError):

@@ -105,13 +105,13 @@ def _options(record: type[Any]) -> list[inspect.Parameter]:
     ]
 
 
-def _annotation(name: str, hint: Any, default: Any, told: str) -> Any:
+def _annotation(name: str, hint: Any, default: Any, text: str) -> Any:
     bounds = next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Bounds)), None)
     low, high = (bounds.low, bounds.high) if bounds else (None, None)
     shown = default.value if isinstance(default, Enum) else default
-    told += "" if shown in (None, (), False) else f" {shown} by default."
+    text += "" if shown in (None, (), False) else f" {shown} by default."
     flag = _NAMES.get(name, f"--{name.replace('_', '-')}")
-    option = typer.Option(flag, help=told, show_default=False, min=low, max=high)
+    option = typer.Option(flag, help=text, show_default=False, min=low, max=high)
     return Annotated[_plain(hint) | None, option]
 
 

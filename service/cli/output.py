@@ -97,8 +97,8 @@ def only_one(start: str, found: Sequence[str], what: str, listing: str) -> str:
     if not start:
         raise typer.BadParameter(f"an empty id names no {what}; {listing!r} lists them")
     if len(found) != 1:
-        told = f"no {what} starts" if not found else f"more than one {what} starts"
-        raise typer.BadParameter(f"{told} with {start!r}; {listing!r} lists them")
+        text = f"no {what} starts" if not found else f"more than one {what} starts"
+        raise typer.BadParameter(f"{text} with {start!r}; {listing!r} lists them")
     return found[0]
 
 
@@ -116,12 +116,12 @@ def _in_json(found: re.Match[str]) -> str:
     return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
-def print_result(data: Plain, as_json: bool, told: str) -> None:
+def print_result(data: Plain, as_json: bool, text: str) -> None:
     """A result on stdout, as JSON or in words."""
     if as_json:
         print_json(data)
     else:
-        echo(told)
+        echo(text)
 
 
 def print_list(data: Plain, as_json: bool, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -156,16 +156,16 @@ def need_known(client: Client, device_class: str | None, family: str | None = No
         typer.BadParameter: it has none such; the message says which there are.
     """
     if family and family not in (families := [one.name for one in client.families()]):
-        told = f"there is no family {family}; there are {', '.join(families)}"
-        raise typer.BadParameter(told, param_hint="--family")
+        text = f"there is no family {family}; there are {', '.join(families)}"
+        raise typer.BadParameter(text, param_hint="--family")
     if device_class and not client.config_list(device_class=device_class, limit=1).items:
         classes = {one.device_class for one in client.devices()}
         classes |= {one.device_class for one in client.config_sets(limit=MOST_LISTED).items}
         # NOTE: an import that is not trusted brings trials of a class without a winner, which no list has.
         if device_class not in classes and not client.export(os.devnull, device_class=device_class):
             known = ", ".join(sorted(classes)) or "none yet"
-            told = f"there is no device class {device_class}; there are {known}"
-            raise typer.BadParameter(told, param_hint="--device-class")
+            text = f"there is no device class {device_class}; there are {known}"
+            raise typer.BadParameter(text, param_hint="--device-class")
 
 
 def tell_unknown(client: Client, device_class: str | None) -> None:

@@ -197,13 +197,13 @@ def _family(name: str, knobs: list[str]) -> ConfigSpace[Any]:
 
 def _write(plan: RecordPlan, bench: Bench, journal: Journal, counts: Counts, out: Path) -> None:
     space = space_of(journal, space_name(out), plan.family.knobs, plan.problem, bench.spec)
-    told = {
+    provenance = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "planned": counts.planned,
         "fewest_samples": plan.samples,
         "slow": plan.slow,
     }
-    write_space(dataclasses.replace(space, provenance={**journal.provenance, **told}), out)
+    write_space(dataclasses.replace(space, provenance={**journal.provenance, **provenance}), out)
 
 
 def _watch_recording(recording: Recording, processes: int, title: str) -> None:

@@ -101,8 +101,8 @@ def _show_list(client: Client, options: dict[str, Any], as_json: bool) -> None:
     found = client.configs(**options)
     if not found:
         elsewhere = client.config_list(**options).archs
-        told = f"there are winners on {', '.join(elsewhere)}" if elsewhere else "'tilewright tune' makes them"
-        echo(f"no winner on {' '.join(map(str, options.values()))}; {told}", err=True)
+        hint = f"there are winners on {', '.join(elsewhere)}" if elsewhere else "'tilewright tune' makes them"
+        echo(f"no winner on {' '.join(map(str, options.values()))}; {hint}", err=True)
     columns = _BEST_COLUMNS if "arch" in options else _BEST_COLUMNS[:-1]
     print_list(found, as_json, columns, (_best_row(item)[: len(columns)] for item in found))
 
@@ -315,8 +315,8 @@ def families(url: Url = None, as_json: AsJson = False) -> None:
             ((f"  {knob.name}", " ".join(map(str, knob.legal)), knob.doc) for knob in family.knobs),
         )
         for one in family.support:
-            told = ", ".join(one.layouts) if one.layouts else f"no: {one.why_not}"
-            echo(f"  {one.device} {one.dtype}: {told}")
+            layouts = ", ".join(one.layouts) if one.layouts else f"no: {one.why_not}"
+            echo(f"  {one.device} {one.dtype}: {layouts}")
 
 
 quarantine_app = typer.Typer(no_args_is_help=True, help="Configs that broke a device class.")

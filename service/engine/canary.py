@@ -24,10 +24,10 @@ from tuner.job.context import provenance, trial_timeout_s
 from tuner.measure.interleave import mean_of_known
 from tuner.measure.operands import why_too_large
 from tuner.measure.stats import median
-from tuner.store import entities, imports
+from tuner.store import entities
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
-from tuner.store.database import Store
+from tuner.store.database import Store, lock_results
 from tuner.store.faults import drift, quarantine
 from tuner.store.faults.drift import Cause, Reading, Watched
 from tuner.store.records import utc_now
@@ -176,7 +176,7 @@ class Canary:
             0, config, outcome=result.outcome, message=result.message, provenance=was, origin="final"
         )
         with self._store.begin() as session:
-            imports.alone(session)
+            lock_results(session)
             quarantine.put(session, broken, quarantine.Evidence(problem, None, self._bench.known_as))
 
     def _settle(self, winner: Watched) -> None:
@@ -193,7 +193,7 @@ class Canary:
             return
         self._suspects.discard(winner.artifact)
         with self._store.begin() as session:
-            imports.alone(session)
+            lock_results(session)
             cause = drift.keep(session, self._device, self._device_class, winner, now)
             if cause is not winner.cause:
                 self._tell(session, winner, now, cause)

@@ -65,14 +65,14 @@ class Follower:
         self.ended: End | None = None
         self._events = list[EventRecord]()
         self._status: JobStatus | None = None
-        self._told = asyncio.Event()
+        self._has_news = asyncio.Event()
 
     async def news(self) -> News:
         """Wait for the next events; empty if the feed ended, or was silent for ``SILENT_S``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SILENT_S):
-                await self._told.wait()
-        self._told.clear()
+                await self._has_news.wait()
+        self._has_news.clear()
         found, self._events = self._events, []
         return News(found, self._status)
 
@@ -83,12 +83,12 @@ class Follower:
             self._status = news.status
         if len(self._events) > _MOST_KEPT:
             self.end("slow")
-        self._told.set()
+        self._has_news.set()
 
     def end(self, reason: End) -> None:
         """Let it wait no longer, and keep nothing for it."""
         self.ended, self._events = reason, []
-        self._told.set()
+        self._has_news.set()
 
 
 class Listener:
@@ -103,7 +103,7 @@ class Listener:
         self._engine = engine
         self._heard = set[str]()
         self._missed = True
-        self._told = asyncio.Event()
+        self._has_news = asyncio.Event()
 
     def take(self) -> set[str] | None:
         """The jobs notified since the last call; None if some notifications may have been missed."""
@@ -114,10 +114,10 @@ class Listener:
     async def wait(self, seconds: float) -> None:
         """Return once there is something to take, or after so many seconds."""
         try:
-            await asyncio.wait_for(self._told.wait(), seconds)
+            await asyncio.wait_for(self._has_news.wait(), seconds)
         except TimeoutError:
             return
-        self._told.clear()
+        self._has_news.clear()
 
     async def run(self) -> None:
         """Listen until cancelled; connects again where the connection drops."""
@@ -140,10 +140,10 @@ class Listener:
         async with connected as connection:
             await connection.execute(f"LISTEN {EVENTS}")
             self._missed = self.on = True
-            self._told.set()
+            self._has_news.set()
             async for notice in connection.notifies():
                 self._heard.add(notice.payload)
-                self._told.set()
+                self._has_news.set()
 
 
 class EventFeed:

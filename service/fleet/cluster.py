@@ -40,7 +40,7 @@ def join(address: str, namespace: str) -> Any:
         _need_token(ray, address)
         ray.init(address, namespace=namespace, log_to_driver=False, configure_logging=False)
     except (RuntimeError, ConnectionError, ValueError) as error:
-        raise DeviceUnavailable(_told(address, str(error), ray.__version__)) from error
+        raise DeviceUnavailable(_why_not_joined(address, str(error), ray.__version__)) from error
     finally:
         late.cancel()
     return ray
@@ -72,7 +72,7 @@ def _need_token(ray: Any, address: str) -> None:
         return  # such as a head that is not ready yet, which Ray asks again
 
 
-def _told(address: str, reason: str, version: str) -> str:
+def _why_not_joined(address: str, reason: str, version: str) -> str:
     first = " ".join(reason.split())[:300]
     if "ersion mismatch" in reason:
         return (

@@ -175,8 +175,8 @@ def _given(request: dict[str, Any]) -> tuple[Config, GemmProblem, DeviceSpec]:
 
 def _check_origin(theirs: tuple[str, str], ours: tuple[str, str]) -> None:
     if theirs != ours:
-        told = [f"sources {sources[:12]} and {compiler}" for sources, compiler in (theirs, ours)]
-        raise ArtifactError(f"it has {told[0]}, we {told[1]}; install the same release and compiler there")
+        sides = [f"sources {sources[:12]} and {compiler}" for sources, compiler in (theirs, ours)]
+        raise ArtifactError(f"it has {sides[0]}, we {sides[1]}; install the same release and compiler there")
 
 
 def compile_here(request: dict[str, Any], limit_s: float) -> Answer:

@@ -186,33 +186,33 @@ class RayEngine(Engine):
         cancel, release = self._cancel.copy(), self._release.copy()
         given = self._settings.model_dump(mode="json", include=_SHARED)
         header = {"op": "look", "cancel": sorted(cancel), "release": sorted(release), "settings": given}
-        told = self._watcher.call(header, timeout_s=_CALL_S).header
+        news = self._watcher.call(header, timeout_s=_CALL_S).header
         self._cancel.difference_update(cancel)  # not before: what was not told is told at the next look
         self._release.difference_update(release)
-        found = {one["name"]: _queue(one) for one in told["devices"] if one["state"]}
+        found = {one["name"]: _queue(one) for one in news["devices"] if one["state"]}
         refused = (
-            *told["refused"],
-            *(f"{d['name']}: {d['reason']}" for d in told["devices"] if not d["state"]),
+            *news["refused"],
+            *(f"{d['name']}: {d['reason']}" for d in news["devices"] if not d["state"]),
         )
         for reason in set(refused) - set(self._refused):
             log.warning("%s", reason)
         for name in found.keys() ^ self.queues.keys():
             log.info("device %s %s", name, "joined" if name in found else "left")
-        compilers = frozenset(told["compilers"])
+        compilers = frozenset(news["compilers"])
         for name in compilers ^ self._compilers:
             log.info(
                 "node %s %s", name, "compiles for the fleet" if name in compilers else "compiles no more"
             )
         self._compilers = compilers
         self.queues, self._refused, self._trouble = dict(sorted(found.items())), refused, ""
-        self._joining = told["joining"]
+        self._joining = news["joining"]
 
 
-def _queue(told: Mapping[str, Any]) -> RemoteQueue:
-    state, name = told["state"], told["name"]
+def _queue(found: Mapping[str, Any]) -> RemoteQueue:
+    state, name = found["state"], found["name"]
     health = decode(DeviceHealth, state["health"])
-    if told["reason"]:
-        health = DeviceHealth(False, None, None, told["reason"])
+    if found["reason"]:
+        health = DeviceHealth(False, None, None, found["reason"])
     spec, others = DeviceSpec.from_dict(state["spec"]), tuple(state["neighbours"])
     device = RemoteDevice(name, spec, state["driver"], state["restart_reasons"], others)
     return RemoteQueue(name, device, health)

@@ -124,10 +124,10 @@ class Watcher:
                 device.actor.release.remote()
         self._ask([device for node in self._nodes.values() for device in node.devices])
         compilers = [node.name for node in self._nodes.values() if node.accepted and node.compiles]
-        told = [{"name": one.name, "state": one.state, "reason": one.reason} for one in devices]
+        states = [{"name": one.name, "state": one.state, "reason": one.reason} for one in devices]
         refused = [node.complaint for node in self._nodes.values() if node.complaint]
         joining = any(time.monotonic() - node.joined < _JOINS_S for node in self._nodes.values())
-        found_now = {"devices": told, "refused": refused, "compilers": compilers}
+        found_now = {"devices": states, "refused": refused, "compilers": compilers}
         return Frame({"kind": "ok", **found_now, "joining": joining})
 
     def _join(self, node_id: str, facts: dict[str, Any]) -> _Node:

@@ -31,9 +31,9 @@ def problem_of(tensors: Mapping[str, Operand], query: GemmQuery) -> GemmProblem:
         raise InvalidProblem(f"give tensors a and b, and c and bias where wanted; got {sorted(tensors)}")
     a, b = _stored("a", tensors["a"]), _stored("b", tensors["b"])
     m, n, k = query.layout.extents(a, b)
-    told = {"dtype": _operand_type(tensors["a"].dtype, query.dtype), "batch": a[0] if len(a) == 3 else 1}
-    told |= {"has_bias": "bias" in tensors, "has_c": "c" in tensors}
-    problem = GemmProblem(**gathered(GemmProblem, query, m=m, n=n, k=k, **told))
+    fields = {"dtype": _operand_type(tensors["a"].dtype, query.dtype), "batch": a[0] if len(a) == 3 else 1}
+    fields |= {"has_bias": "bias" in tensors, "has_c": "c" in tensors}
+    problem = GemmProblem(**gathered(GemmProblem, query, m=m, n=n, k=k, **fields))
     _check(problem, tensors, query)
     return problem
 

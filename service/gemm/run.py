@@ -23,9 +23,9 @@ from service.settings import Settings
 from tilewright.errors import DeviceUnavailable, LaunchError
 from tilewright.schema.problem import GemmProblem, check_factors
 from tilewright.wire import GemmQuery
-from tuner.workers.bench import DeviceBusy
+from tuner.workers.bench import DeviceBusy, may_be_by_kernel
 from tuner.workers.gemm import GemmRun
-from tuner.workers.process import WorkerDied, WorkerError, WorkerTimeout
+from tuner.workers.process import WorkerError
 from tuner.workers.shared_memory import Pages
 
 
@@ -106,7 +106,7 @@ class GemmRunner:
             raise Refusal(Kind.DEVICE_BUSY, detail, retry_after=2) from error
         except (LaunchError, DeviceUnavailable, WorkerError) as error:
             self.metrics.gemm_refusals.labels("failed").inc()
-            if chosen.config and chosen.artifact and _by_a_kernel(error):
+            if chosen.config and chosen.artifact and may_be_by_kernel(error):
                 self.engine.suspect(bench.name, problem, chosen.config, chosen.artifact)
             raise Refusal(Kind.DEVICE_FAILED, f"{bench.name}: {error}", retry_after=2) from error
         parts = _parts(ran, asked - started, time.perf_counter() - asked)
@@ -114,15 +114,6 @@ class GemmRunner:
             self.metrics.gemms.labels(bench.name, part).observe(seconds)
         self.metrics.gemm_runs.labels(bench.name, "tuned" if chosen.config else "vendor").inc()
         return GemmResult(operands["d"], ran.micros, str(chosen.config or ran.ran), chosen.match, parts)
-
-
-def _by_a_kernel(error: Exception) -> bool:
-    """Whether a kernel can have caused an error: a hang, a crash of its process, or a lost CUDA context. A
-    killed process and a device without memory are not caused by a kernel.
-    """
-    if isinstance(error, WorkerDied):
-        return error.cause != "SIGKILL"
-    return isinstance(error, WorkerTimeout) or (isinstance(error, LaunchError) and error.sticky)
 
 
 def _parts(ran: GemmRun, lookup_s: float, called_s: float) -> dict[str, float]:

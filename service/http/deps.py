@@ -45,6 +45,34 @@ RAW = "application/octet-stream"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Imports:
+    """Imports that are at work.
+
+    Attributes:
+        places: how many may be received, wait or be at work.
+        turn: one of them is at work.
+    """
+
+    places: asyncio.Semaphore
+    turn: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MissJobs:
+    """Requests for jobs for misses.
+
+    Attributes:
+        turn: one of them is in work.
+        able: the families that compute the problems of misses, by device and by the texts of the problems.
+    """
+
+    turn: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    able: defaultdict[DeviceSpec, dict[str, frozenset[str]]] = dataclasses.field(
+        default_factory=lambda: defaultdict(dict)
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """Everything a request works with.
 
@@ -55,8 +83,7 @@ class Service:
         gemms: runs GEMM requests.
         gemm_slots: how many GEMMs may be at work.
         gemm_memory: where the bodies and results of GEMM requests lie.
-        import_places: how many imports may be received, wait or be at work.
-        import_turn: one of them is at work.
+        imports: those at work.
         set_turns: one of those who waited for a config set is being answered, in each event loop.
         events: of jobs that are followed.
         quality: what stored results are worth today.
@@ -69,8 +96,7 @@ class Service:
         signer: vouches for what is handed out.
         watch: how jobs come along, for the page.
         shared: what takes long to make, for the page and for reports.
-        misses_turn: one request for jobs for misses is in work.
-        able: the families that compute the problems of misses, by device and by the texts of the problems.
+        miss_jobs: requests for jobs for misses.
     """
 
     settings: Settings
@@ -81,9 +107,10 @@ class Service:
     gemms: GemmRunner
     gemm_slots: asyncio.Semaphore
     gemm_memory: GemmMemory
-    import_places: asyncio.Semaphore
-    import_turn: asyncio.Lock
-    set_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
+    imports: Imports
+    set_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = dataclasses.field(
+        default_factory=WeakKeyDictionary
+    )
     events: EventFeed
     quality: ResultQuality
     served: ServedSets
@@ -91,14 +118,11 @@ class Service:
     answer_cache: AnswerCache
     stale: StaleResults
     metrics: Metrics
-    in_flight: InFlight
+    in_flight: InFlight = dataclasses.field(default_factory=InFlight)
     signer: Signer
     watch: JobWatch
     shared: SharedWork
-    misses_turn: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
-    able: defaultdict[DeviceSpec, dict[str, frozenset[str]]] = dataclasses.field(
-        default_factory=lambda: defaultdict(dict)
-    )
+    miss_jobs: MissJobs = dataclasses.field(default_factory=MissJobs)
 
 
 # NOTE: a coroutine, because FastAPI sends plain functions through a thread, 0.1 ms a request.

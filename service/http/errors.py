@@ -115,9 +115,9 @@ def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     broken = error.errors()
     items = [_item(e["type"], e["loc"], _rule(request, e)) for e in broken[:_MOST_TOLD]]
-    told = "; ".join(f"{item.pointer or item.parameter or 'request'}: {item.detail}" for item in items)
+    detail = "; ".join(f"{item.pointer or item.parameter or 'request'}: {item.detail}" for item in items)
     more = f"; and {len(broken) - _MOST_TOLD} more" if len(broken) > _MOST_TOLD else ""
-    return respond(request, Kind.INVALID_REQUEST.document(told[:2000] + more, errors=items))
+    return respond(request, Kind.INVALID_REQUEST.document(detail[:2000] + more, errors=items))
 
 
 def _rule(request: Request, error: Mapping[str, Any]) -> str:

@@ -33,10 +33,10 @@ class Sessions:
 
     def begin(self, request: Request, answer: Response, key_id: str) -> None:
         """Let the browser keep a session of a key."""
-        told = f"{key_id}.{int(time.time()) + LIFE_S}.{secrets.token_hex(8)}"
+        payload = f"{key_id}.{int(time.time()) + LIFE_S}.{secrets.token_hex(8)}"
         answer.set_cookie(
             cookie_name(request),
-            f"{told}.{self._digest(told)}",
+            f"{payload}.{self._digest(payload)}",
             max_age=LIFE_S,
             httponly=True,
             samesite="strict",
@@ -75,8 +75,8 @@ class Sessions:
         NOTE: any caller may send the header of a proxy, but it only makes that caller's cookie stricter.
         """
         proxied = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
-        told = self._url.scheme if request.url.netloc == self._url.netloc else ""
-        return "https" in (request.url.scheme, proxied, told)
+        configured = self._url.scheme if request.url.netloc == self._url.netloc else ""
+        return "https" in (request.url.scheme, proxied, configured)
 
 
 def cookie_name(request: Request) -> str:

@@ -49,7 +49,7 @@ def job_view(
     others have none; without ``rows`` nothing is said of them."""
     found = best if job.status is JobStatus.SUCCEEDED else None
     decided = [wire.LadderRowView.of(one) for one in rows or ()]
-    told = {
+    fields = {
         "rows": decided,
         "outcomes": [] if rows is None else _outcomes(job, {row.m for row in decided}, errors),
         "ranges": wire.LadderRange.merged(decided),
@@ -61,7 +61,7 @@ def job_view(
         "neighbours": list(neighbours),
         "links": _links(job.id, found),
     }
-    return wire.JobView(**gathered(wire.JobView, job, job.request, **told))
+    return wire.JobView(**gathered(wire.JobView, job, job.request, **fields))
 
 
 def _outcomes(job: JobRecord, tuned: Collection[int], errors: Mapping[int, str]) -> list[wire.RowOutcome]:
@@ -75,8 +75,8 @@ def _outcomes(job: JobRecord, tuned: Collection[int], errors: Mapping[int, str])
             return "failed"
         return "not tuned" if job.status.final else "waiting"
 
-    told = job.request.ladder if job.import_id is None else sorted(tuned)
-    return [wire.RowOutcome(m=m, outcome=outcome(m), error=errors.get(m)) for m in told]
+    rows = job.request.ladder if job.import_id is None else sorted(tuned)
+    return [wire.RowOutcome(m=m, outcome=outcome(m), error=errors.get(m)) for m in rows]
 
 
 def unreadable_view(job: Unreadable) -> wire.UnreadableJob:
@@ -92,8 +92,8 @@ def import_view(entered: Import, counts: ImportCounts) -> wire.ImportView:
 def waiting_view(stored: WaitingBest) -> wire.WaitingView:
     """A winner that waits to be raced here."""
     best = stored.best
-    told = {"median_us": best.timing.median_us, "speedup": speedup_of(best), "queued": stored.queued}
-    return wire.WaitingView(**gathered(wire.WaitingView, best, **told))
+    fields = {"median_us": best.timing.median_us, "speedup": speedup_of(best), "queued": stored.queued}
+    return wire.WaitingView(**gathered(wire.WaitingView, best, **fields))
 
 
 def set_info(record: SetRecord, served: ServedSetRecord) -> wire.SetInfo:

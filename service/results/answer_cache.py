@@ -41,9 +41,9 @@ class Answer:
     def of(cls, view: BestConfigView, winner: StoredBest) -> Answer:
         """The answer with a winner."""
         content = view.model_dump_json().encode()
-        told = (view.match.kind, view.device_class, view.expected_regret)
+        counted = (view.match.kind, view.device_class, view.expected_regret)
         stale = None if view.staleness == "fresh" else StaleResult.of(winner)
-        return cls(content, hashlib.sha256(content).hexdigest(), *told, stale)
+        return cls(content, hashlib.sha256(content).hexdigest(), *counted, stale)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

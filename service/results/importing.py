@@ -27,7 +27,7 @@ from tilewright.wire import Counts, Format, ImportAnswer
 from tuner.store import best, entities, exchange, imports, trials
 from tuner.store.access import audit, keys
 from tuner.store.access.audit import Action
-from tuner.store.database import Store, StoreError, Values
+from tuner.store.database import Store, StoreError, Values, lock_results
 from tuner.store.exchange import ArtifactData, EndedJob, Line, TrialOfJob, Winner
 from tuner.store.records import utc_now
 from tuner.store.upkeep import staging
@@ -132,7 +132,7 @@ class _Merging:
     def answer(self, entering: Import, reason: str) -> ImportAnswer:
         """The answer to the sender, with the reason why kernels were dropped."""
         changed = self._added.total() or self._waiting
-        told = changed or self._known.total() or self._dropped
+        anything = changed or self._known.total() or self._dropped
         return ImportAnswer(
             import_id=entering.id if changed else None,
             trusted=entering.trusted,
@@ -141,7 +141,7 @@ class _Merging:
             known=Counts(**self._known),
             waiting=self._waiting,
             dropped=self._dropped,
-            reason=reason if told else "",
+            reason=reason if anything else "",
         )
 
     def take(self, session: Session, runs: list[_Run]) -> None:
@@ -151,7 +151,7 @@ class _Merging:
             BadLine: one is damaged, or comes before what it needs.
         """
         self._joined.clear()
-        imports.alone(session)
+        lock_results(session)
         entities.ensure_problems(session, (problem for run in runs for problem in _problems(run.first)))
         for run in runs:
             self._take(session, run)
@@ -166,8 +166,8 @@ class _Merging:
         try:
             with store.begin() as session:
                 is_new = staging.end(session, self._staged, entering)
-                told = {"signer": entering.signer, "trusted": entering.trusted, **self._added}
-                audit.note(session, who, Action.IMPORT, entering.id, **told)
+                fields = {"signer": entering.signer, "trusted": entering.trusted, **self._added}
+                audit.note(session, who, Action.IMPORT, entering.id, **fields)
         except StoreError as error:
             raise BadLine(str(error)) from error
         for merged in staging.merge_winners(store, self._staged.id, entering):

@@ -71,8 +71,8 @@ def _write_study(
 ) -> None:
     name = f"{problem} {family} {job.device.device_class.id} {job.id[:16]}"
     study = optuna.create_study(storage=storage, study_name=name, direction="minimize")
-    told = {"unit": "median time, µs", "job": job.id, "device": job.device.name, "status": job.status.value}
-    for key, value in told.items():
+    facts = {"unit": "median time, µs", "job": job.id, "device": job.device.name, "status": job.status.value}
+    for key, value in facts.items():
         study.set_user_attr(key, value)
     spaces = _spaces([one.trial for one in found])
     study.add_trials(_frozen(one.trial, one.created, spaces) for one in found)

@@ -104,17 +104,17 @@ def _merged(before: Index, found: list[SetAnswer]) -> tuple[dict[str, str], dict
     signers, names = {answer.key for answer in found}, {answer.config_set.device_class for answer in found}
     sets, served, kept = dict[str, str](), dict[str, str](), list[str]()
     for name, digest in before.sets.items():
-        told = before.served.get(name, "")
-        if name not in names and any(served_serial(told, name, digest, key) for key in signers):
-            sets[name], served[name] = digest, told
+        header = before.served.get(name, "")
+        if name not in names and any(served_serial(header, name, digest, key) for key in signers):
+            sets[name], served[name] = digest, header
     for answer in found:
         name = answer.config_set.device_class
         digest, header = answer.config_set.digest, answer.served
-        there, told = before.sets.get(name, ""), before.served.get(name, "")
+        there, older = before.sets.get(name, ""), before.served.get(name, "")
         # NOTE: of other keys too where it is not checked: a stranger's serial would keep the tree as it is.
-        if served_serial(told, name, there, answer.key) > served_serial(header, name, digest, answer.key):
+        if served_serial(older, name, there, answer.key) > served_serial(header, name, digest, answer.key):
             kept.append(name)
-            digest, header = there, told
+            digest, header = there, older
         sets[name] = digest
         if header:
             served[name] = header

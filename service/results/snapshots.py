@@ -145,7 +145,7 @@ class ClassWinners:
         """``load`` gives the set of a digest."""
         self._store, self._quality, self._device_class, self._load = store, quality, device_class, load
         self._last = _Look()
-        self._told: _Parts = {}  # those of which a set told
+        self._noted: _Parts = {}  # those of the last set
         self._tell_all = 0.0
         self._lock = threading.Lock()  # for a moment, to read what changed
         self._reading_all = threading.Lock()
@@ -350,8 +350,8 @@ class ClassWinners:
         """The stale results that were not in the set before; all once they may be noted again."""
         now = time.monotonic()
         if now >= self._tell_all:
-            self._told, self._tell_all = {}, now + AGAIN_S
-        new, self._told = _only_in(parts, self._told), parts
+            self._noted, self._tell_all = {}, now + AGAIN_S
+        new, self._noted = _only_in(parts, self._noted), parts
         return [
             StaleResult(self._device_class, entry.problem, entry.median_us, entry.created)
             for entry in new

@@ -38,7 +38,7 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with self._told():
+        with self._as_no_room():
             private_folder(folder)
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
 
@@ -51,17 +51,17 @@ class Spool:
 
     def write(self, data: bytes) -> None:
         """Add bytes at the end."""
-        with self._told():
+        with self._as_no_room():
             self._file.write(data)
 
     def whole(self) -> IO[bytes]:
         """The file with all that was written, at its start."""
-        with self._told():
+        with self._as_no_room():
             self._file.seek(0)
         return self._file
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _as_no_room(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -7,7 +7,6 @@ import functools
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from weakref import WeakKeyDictionary
 
 from fastapi import Depends, FastAPI
 from fastapi.concurrency import run_in_threadpool
@@ -24,8 +23,7 @@ from service.gemm.estimates import Estimates
 from service.gemm.memory import GemmMemory
 from service.gemm.run import GemmRunner
 from service.http import access, deps, errors, openapi, pages
-from service.http.conditional import InFlight
-from service.http.deps import Service
+from service.http.deps import Imports, Service
 from service.http.routes import routers
 from service.http.sessions import Sessions
 from service.metrics import Metrics
@@ -97,33 +95,29 @@ def _service(settings: Settings, store: Store, metrics: Metrics, signer: Signer)
     served = ServedSets(store, quality, stale)
     origins = served.derived(best.origins)
     metrics.watch(functools.partial(gauges.read, store, engine, quality, origins))
+    gemm_memory = GemmMemory(
+        settings.max_buffer_bytes, settings.max_caller_gemms, metrics.gemm_refusals.labels("too-many").inc
+    )
     return Service(
-        settings,
-        store,
-        DatabaseHealth(store),
-        Upkeep(store, settings),
-        engine,
-        GemmRunner(settings, engine, served, metrics),
-        asyncio.Semaphore(settings.max_gemms),
-        GemmMemory(
-            settings.max_buffer_bytes,
-            settings.max_caller_gemms,
-            metrics.gemm_refusals.labels("too-many").inc,
-        ),
-        asyncio.Semaphore(_MOST_IMPORTS),
-        asyncio.Lock(),
-        WeakKeyDictionary(),
-        EventFeed(store, engine.stopping.is_set),
-        quality,
-        served,
-        served.derived(Estimates.of),
-        AnswerCache(served),
-        stale,
-        metrics,
-        InFlight(),
-        signer,
-        JobWatch(store, engine),
-        SharedWork(store),
+        settings=settings,
+        store=store,
+        health=DatabaseHealth(store),
+        upkeep=Upkeep(store, settings),
+        engine=engine,
+        gemms=GemmRunner(settings, engine, served, metrics),
+        gemm_slots=asyncio.Semaphore(settings.max_gemms),
+        gemm_memory=gemm_memory,
+        imports=Imports(places=asyncio.Semaphore(_MOST_IMPORTS)),
+        events=EventFeed(store, engine.stopping.is_set),
+        quality=quality,
+        served=served,
+        estimates=served.derived(Estimates.of),
+        answer_cache=AnswerCache(served),
+        stale=stale,
+        metrics=metrics,
+        signer=signer,
+        watch=JobWatch(store, engine),
+        shared=SharedWork(store),
     )
 
 

@@ -62,7 +62,7 @@ def read(
         for name, queue in queues
         for reason, count in queue.bench.restart_reasons.items()
     ]
-    told = "Restarts of the device's process by what became of the one before"
-    yield "tilewright_worker_restarts_total", told, ("device", "reason"), restarts
+    text = "Restarts of the device's process by what became of the one before"
+    yield "tilewright_worker_restarts_total", text, ("device", "reason"), restarts
     tuning = [((name,), float(queue.job_id is not None)) for name, queue in queues]
     yield "tilewright_device_tuning", "The device runs a tuning job", ("device",), tuning

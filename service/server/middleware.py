@@ -179,8 +179,8 @@ class QueryLimit(_Middleware):
         if scope["query_string"].count(b"&") < _MOST_FIELDS:
             await self._app(scope, receive, send)
             return
-        told = f"the query has more than {_MOST_FIELDS} fields; send those alone that GET /docs lists"
-        await _refuse(Kind.BAD_REQUEST.document(told), scope, receive, send)
+        detail = f"the query has more than {_MOST_FIELDS} fields; send those alone that GET /docs lists"
+        await _refuse(Kind.BAD_REQUEST.document(detail), scope, receive, send)
 
 
 class HeadRequests(_Middleware):

@@ -25,7 +25,7 @@ _COLUMNS = (
     Column("state", "state"),
     Column("stake", "device time at stake", "s"),
     Column("median", "median time", "µs"),
-    Column("told", "basis"),
+    Column("basis", "basis"),
 )
 
 
@@ -37,7 +37,7 @@ class Cover:
     state: State
     stake_s: float
     median_us: float | None
-    told: str
+    basis: str
 
     @property
     def weight(self) -> str:
@@ -78,7 +78,7 @@ def coverage(
     chosen = weights[:MOST_WEIGHTS]
     grid = [cover for weight in chosen for cover in _row(weight, covers, catalog)]
     rows: list[tuple[Cell, ...]] = [
-        (one.problem.m, one.weight, one.state, one.stake_s, one.median_us, one.told)
+        (one.problem.m, one.weight, one.state, one.stake_s, one.median_us, one.basis)
         for one in sorted(grid, key=lambda one: one.problem.m)
     ]
     counts = {state: sum(one.state == state for one in covers.values()) for state in _STATES}
@@ -107,21 +107,21 @@ def _of_winner(one: Headline, stale: str) -> Cover:
     if stale != "fresh":
         return Cover(one.problem, "stale", 0.0, one.median_us, stale)
     if one.verdict in ("vendor", "disturbed") or (one.speedup < 1.0 and not one.stands_in):
-        told = f"{clip(one.baseline, 20)} is run: speed-up {one.speedup:.3f}"
-        return Cover(one.problem, "vendor", 0.0, one.median_us, told)
+        basis = f"{clip(one.baseline, 20)} is run: speed-up {one.speedup:.3f}"
+        return Cover(one.problem, "vendor", 0.0, one.median_us, basis)
     return Cover(
         one.problem, "tuned", 0.0, one.median_us, f"speed-up {one.speedup:.3f}, {clip(one.method, 40)}"
     )
 
 
 def _of_miss(miss: MissRecord, known: Cover | None, catalog: Catalog | None) -> Cover:
-    told = (
+    basis = (
         f"ran {miss.count:,} times, {'measured' if miss.measured else 'estimated'} {miss.time_us:.4g} µs each"
     )
     if known:
-        return dataclasses.replace(known, stake_s=miss.stake_s, told=f"{known.told}; {told}")
+        return dataclasses.replace(known, stake_s=miss.stake_s, basis=f"{known.basis}; {basis}")
     state = _nearest(miss.problem, catalog)
-    return Cover(miss.problem, state, miss.stake_s, miss.time_us, told)
+    return Cover(miss.problem, state, miss.stake_s, miss.time_us, basis)
 
 
 def _nearest(problem: GemmProblem, catalog: Catalog | None) -> State:

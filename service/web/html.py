@@ -102,9 +102,9 @@ def age(when: datetime | None) -> Markup:
     past = (datetime.now(UTC) - when).total_seconds()
     size, name = next((one for one in _AGES if past >= one[0]), (1.0, "second"))
     count = max(0, int(past / size))
-    told = f"{count} {name}{'' if count == 1 else 's'} ago"
+    ago = f"{count} {name}{'' if count == 1 else 's'} ago"
     exact = when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(when.isoformat(), exact, told)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(when.isoformat(), exact, ago)
 
 
 def clip(text: object, most: int = _LONGEST) -> str:

@@ -84,8 +84,8 @@ def knob_views(trials: Sequence[Measured], sample: Sample, method: str) -> KnobV
     note = f"PED-ANOVA of Optuna on {_part(sample.total, MOST_RATED)}; {method}"
     chart = _importance_chart(found, note) if found else None
     order = sorted(names, key=lambda name: -found.get(name, 0.0))
-    told = f"{_part(sample.total, MOST_SHOWN, 'the fastest always')}; {method}"
-    return KnobViews(sample.family, sample.total, chart, [_slice(shown, name, told) for name in order[:12]])
+    basis = f"{_part(sample.total, MOST_SHOWN, 'the fastest always')}; {method}"
+    return KnobViews(sample.family, sample.total, chart, [_slice(shown, name, basis) for name in order[:12]])
 
 
 def varied(trials: Sequence[Measured]) -> list[str]:
@@ -155,8 +155,8 @@ def _order(value: KnobValue) -> tuple[bool, int, str]:
 def _part(count: int, most: int, more: str = "") -> str:
     if count <= most:
         return f"all {count:,} measured trials"
-    told = f"{most:,} of {count:,} measured trials, chosen at random with a fixed seed"
-    return f"{told}, {more}" if more else told
+    part = f"{most:,} of {count:,} measured trials, chosen at random with a fixed seed"
+    return f"{part}, {more}" if more else part
 
 
 def parallel(trials: Sequence[Measured], sample: Sample, method: str) -> Chart:

@@ -178,11 +178,11 @@ def raced(best: BestConfig) -> list[Row]:
 def apart(best: BestConfig) -> dict[str, float] | None:
     """The medians of the ``kernel`` and the ``vendor`` library with launches apart; None if those were not
     timed."""
-    told = best.baseline.detail.get("apart_us")
-    known = isinstance(told, dict) and all(
-        isinstance(told.get(of), int | float) and 0 < told[of] < _LONGEST_US for of in ("kernel", "vendor")
+    times = best.baseline.detail.get("apart_us")
+    known = isinstance(times, dict) and all(
+        isinstance(times.get(of), int | float) and 0 < times[of] < _LONGEST_US for of in ("kernel", "vendor")
     )
-    return told if known else None
+    return times if known else None
 
 
 def distributions(best: BestConfig, age: str) -> Chart:

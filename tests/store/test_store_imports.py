@@ -44,7 +44,7 @@ from tilewright.schema.trial import QUICK_METHOD, BestConfig, LadderKernel, Outc
 from tuner.job import neighbours
 from tuner.store import best as winners
 from tuner.store import entities, exchange, imports, jobs, misses, sets, trials
-from tuner.store.database import Store, StoreError
+from tuner.store.database import Store, StoreError, lock_results
 from tuner.store.exchange import EndedJob
 from tuner.store.faults import drift, quarantine
 from tuner.store.faults.drift import Cause, Reading, Watched
@@ -456,7 +456,7 @@ def test_winners_come_while_others_are_pinned_and_taken_out(store: Store) -> Non
                 step(session)
 
     def pin(session: Session) -> None:
-        imports.alone(session)
+        lock_results(session)
         sets.pin(session, HOST_CLASS, pinned.digest)
 
     with store.begin() as session:
@@ -468,17 +468,17 @@ def test_winners_come_while_others_are_pinned_and_taken_out(store: Store) -> Non
     turns = itertools.cycle([(None, slow), (Cause.DRIFT, steady)])
 
     def merge(session: Session) -> None:
-        imports.alone(session)
+        lock_results(session)
         winners.merge(session, best(problem(65)), ENTERED, TRUSTED)
 
     def read(session: Session) -> None:
-        imports.alone(session)
+        lock_results(session)
         cause, now = next(turns)
         watched = Watched(problem(), config(16), artifact().digest, steady, cause)
         drift.keep(session, "one", HOST_CLASS, watched, now)
 
     def release(session: Session) -> None:
-        imports.alone(session)
+        lock_results(session)
         for entry in quarantine.listing(session):
             quarantine.release(session, entry.id)
 

@@ -37,7 +37,7 @@ DAMAGES = {
 
 @pytest.fixture(autouse=True)
 def _told_once() -> None:
-    records.set_aside.cache_clear()
+    records.log_unreadable.cache_clear()
 
 
 def damage(store: Store, statement: str, **values: Any) -> None:

@@ -30,7 +30,7 @@ from tuner.store import database, entities, jobs
 from tuner.store.database import JobTaken, Patience, Store, at_once
 from tuner.store.models import JobRow, TrialSlotRow
 from tuner.store.queue import claims, owners
-from tuner.store.records import JobRecord, Unreadable, of_row, set_aside
+from tuner.store.records import JobRecord, Unreadable, log_unreadable, of_row
 
 R = TypeVar("R")
 SEARCH = "search"  # the phase of a job that has trials to give away
@@ -136,7 +136,7 @@ def join(session: Session, device_class: str, helper: str, slots: int, lease_s: 
             job = jobs.known(session, job_id)
             claims.hold(session, job_id, job.attempt)
         except Unreadable as error:
-            set_aside(str(error))
+            log_unreadable(str(error))
         except JobTaken:
             continue  # it ended since
         else:

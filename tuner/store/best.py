@@ -26,9 +26,8 @@ from tilewright.schema.kernel import Preconditions
 from tilewright.schema.problem import GemmProblem
 from tilewright.schema.trial import BestConfig, LadderKernel, Provenance
 from tuner.store import entities, exchange, records, sets
-from tuner.store.database import StoreError, insert_new, insert_or_update, parts
+from tuner.store.database import StoreError, insert_new, insert_or_update, lock_results, parts
 from tuner.store.faults import quarantine
-from tuner.store.imports import alone
 from tuner.store.models import ArtifactRow, Base, BestConfigRow, ImportedBestRow, LadderRow, ProblemRow
 from tuner.store.records import RowReader, StoredBest, StoredKernel, Unreadable, utc_now
 
@@ -49,7 +48,7 @@ def put(session: Session, best: BestConfig) -> bool:
     Raises:
         StoreError: its artifact is not stored, so that no client could launch it.
     """
-    alone(session)
+    lock_results(session)
     if not entities.has_artifact(session, best.artifact):
         raise StoreError(f"artifact {best.artifact} of the best config is not stored; store it first")
     stored = [one.best for one in exact(session, best.device_class, best.problem)]

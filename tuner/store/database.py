@@ -198,6 +198,13 @@ def hold(session: Session, lock: Lock) -> None:
         session.execute(_TAKE, {"key": lock})
 
 
+def lock_results(session: Session) -> None:
+    """Hold the lock on results until the end of this transaction: no other one can import results, delete
+    them or choose which are served, because it could delete what this one refers to. Call it before any row
+    of results is locked."""
+    hold(session, Lock.RESULTS)
+
+
 def alembic_config(connection: Connection) -> Config:
     """Alembic's configuration for a connection, whatever the working directory."""
     config = Config()

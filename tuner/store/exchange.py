@@ -6,8 +6,7 @@ of jobs are unique over all stores and a job that has ended never changes, so me
 of their trials, and merging twice changes nothing. Results keep the import that brought them; those of an
 import that no trusted key signed are not exported again.
 
-Records of earlier releases are stored under current names: the ``current_`` functions give them, to the
-migrations of a database as well as to an import.
+Records of earlier releases are stored under current names, which the ``current_`` functions give.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tilewright.schema.codec import gathered
 from tilewright.schema.entries import Import, ImportCounts, RecordCounts
 from tilewright.schema.problem import GemmProblem
 from tuner.store import entities, sets
-from tuner.store.database import Lock, StoreError, hold, insert_new
+from tuner.store.database import StoreError, insert_new, lock_results
 from tuner.store.models import (
     ArtifactRow,
     BestConfigRow,
@@ -42,13 +42,6 @@ def enter(session: Session, entering: Import) -> bool:
         StoreError: there is one of this id that was signed otherwise.
     """
     return is_new(session, entering) and insert_new(session, ImportRow, dataclasses.asdict(entering))
-
-
-def alone(session: Session) -> None:
-    """Hold the lock on results until the end of this transaction: no other one can import results, delete
-    them or choose which are served, because it could delete what this one refers to. Call it before any row
-    of results is locked."""
-    hold(session, Lock.RESULTS)
 
 
 def is_new(session: Session, entering: Import) -> bool:
@@ -119,7 +112,7 @@ def remove(session: Session, import_id: str) -> RecordCounts:
     Raises:
         StoreError: there is no import of this id.
     """
-    alone(session)
+    lock_results(session)
     if session.get(ImportRow, import_id) is None:
         raise unknown(import_id)
     winners = remove_winners(session, import_id)
@@ -152,7 +145,7 @@ def remove_best(session: Session, target: str, problem: GemmProblem) -> RecordCo
     Raises:
         StoreError: there are none, and no pinned set serves the problem.
     """
-    alone(session)
+    lock_results(session)
     there = or_(BestConfigRow.device_class == target, BestConfigRow.arch == target)
     problem_id = entities.find_problem(session, problem)
     this = there & (BestConfigRow.problem_id == problem_id)
@@ -167,7 +160,7 @@ def remove_best(session: Session, target: str, problem: GemmProblem) -> RecordCo
 def remove_listed(session: Session, problem: GemmProblem, listed: Container[str]) -> RecordCounts:
     """Take out those of the listed jobs that are of a problem, or its rows of their ladders. Its other jobs,
     its winners and its misses stay, and so does the problem if there are any."""
-    alone(session)
+    lock_results(session)
     problem_id = entities.find_problem(session, problem)
     if problem_id is None:
         return RecordCounts()
@@ -189,7 +182,7 @@ def remove_served(session: Session, problem: GemmProblem) -> int:
         InUse: a job of it waits or runs.
         StoreError: it has no results, and no pinned set serves it.
     """
-    alone(session)
+    lock_results(session)
     problem_id = entities.find_problem(session, problem)
     for job_id, status in session.execute(select(JobRow.id, JobRow.status).where(_is_of(problem_id))):
         if not status.final:

@@ -174,7 +174,7 @@ _log = logging.getLogger("tilewright.store")
 
 
 @functools.lru_cache(maxsize=10_000)
-def set_aside(message: str) -> None:
+def log_unreadable(message: str) -> None:
     """Log an unreadable row, once."""
     _log.warning("set aside: %s", message)
 
@@ -231,7 +231,7 @@ class RowReader(Generic[R]):
         try:
             return self.one(*row)
         except Unreadable as error:
-            set_aside(str(error))
+            log_unreadable(str(error))
             return error
 
 

@@ -28,9 +28,9 @@ from tuner.store.database import (
     insert_many_new,
     insert_new,
     insert_row,
+    lock_results,
 )
 from tuner.store.faults import quarantine
-from tuner.store.imports import alone
 from tuner.store.models import FamilySourceRow, TrialRow
 from tuner.store.queue import claims
 from tuner.store.queue.claims import Held
@@ -209,7 +209,7 @@ class JobRecorder:
             jobs.set_progress(session, self._job_id, _advanced(progress, trial))
             jobs.append_held(session, self._job_id, "trial", event)
 
-        self._write(add, is_alone=bool(trial.own_fault))
+        self._write(add, locks_results=bool(trial.own_fault))
 
     def why_quarantined(self, config: Config, today: Provenance) -> str | None:
         """Why a config is not to be tried: see :func:`tuner.store.faults.quarantine.why`."""
@@ -221,7 +221,7 @@ class JobRecorder:
         Raises:
             JobTaken: the job is no longer this recorder's.
         """
-        self._write(lambda session, _: self._quarantine(session, trial), is_alone=True)
+        self._write(lambda session, _: self._quarantine(session, trial), locks_results=True)
 
     def _quarantine(self, session: Session, trial: Trial) -> None:
         m = trial.m or self._problem.m
@@ -295,7 +295,7 @@ class JobRecorder:
             jobs.append_held(session, self._job_id, "best", _headline(best))
             return replaces
 
-        return self._write(keep, is_alone=True)
+        return self._write(keep, locks_results=True)
 
     def _read(self, work: Callable[[Session], R]) -> R:
         def read() -> R:
@@ -304,8 +304,8 @@ class JobRecorder:
 
         return self._patience(read)
 
-    def _write(self, work: Callable[[Session, Held], R], *, is_alone: bool = False) -> R:
-        """What ``work`` gives, with the claim held; ``is_alone`` as :func:`tuner.store.imports.alone`.
+    def _write(self, work: Callable[[Session, Held], R], *, locks_results: bool = False) -> R:
+        """What ``work`` gives, with the claim held; ``locks_results`` as :func:`tuner.store.imports.alone`.
 
         Raises:
             JobTaken: the job is no longer this recorder's.
@@ -313,8 +313,8 @@ class JobRecorder:
 
         def write() -> R:
             with self._store.begin() as session:
-                if is_alone:
-                    alone(session)
+                if locks_results:
+                    lock_results(session)
                 return work(session, claims.hold(session, self._job_id, self._attempt))
 
         return self._patience(write)

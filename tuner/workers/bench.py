@@ -15,7 +15,7 @@ from typing import Any
 
 from kernels.base.tile_hint import TileHint
 from tilewright.artifact import Artifact
-from tilewright.errors import DeviceUnavailable, TilewrightError
+from tilewright.errors import DeviceUnavailable, LaunchError, TilewrightError
 from tilewright.schema.codec import decode, encode
 from tilewright.schema.device import DeviceSpec
 from tilewright.schema.problem import DType, GemmProblem
@@ -48,6 +48,15 @@ _LOOK_AGAIN_S = 10.0
 _REHEARSAL_TIMEOUT_S = 120.0
 # The signals with which a kernel can kill its process; SIGBUS is left out: a full disk or /dev/shm causes it.
 _CRASHES = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGABRT")
+
+
+def may_be_by_kernel(error: Exception) -> bool:
+    """Whether a kernel can have caused an error of a call: a hang, a crash of the device's process, or a lost
+    CUDA context. An exit or another signal is not caused by a kernel, nor is a device without memory.
+    """
+    if isinstance(error, WorkerDied):
+        return error.cause in _CRASHES
+    return isinstance(error, WorkerTimeout) or (isinstance(error, LaunchError) and error.sticky)
 
 
 class DeviceBusy(TilewrightError):
@@ -229,11 +238,9 @@ class Bench:
         """The result of one run; ``own_fault`` of a crash or a hang says that a kernel can have caused it."""
         try:
             reply = self._call(header, [artifact.to_bytes()], timeout_s=timeout_s)
-        except WorkerTimeout as error:
-            return TrialResult(outcome=Outcome.TIMEOUT, message=str(error), own_fault=True)
-        except WorkerDied as error:
-            is_crash = error.cause in _CRASHES
-            return TrialResult(outcome=Outcome.LAUNCH_ERROR, message=str(error), own_fault=is_crash)
+        except (WorkerTimeout, WorkerDied) as error:
+            outcome = Outcome.TIMEOUT if isinstance(error, WorkerTimeout) else Outcome.LAUNCH_ERROR
+            return TrialResult(outcome=outcome, message=str(error), own_fault=may_be_by_kernel(error))
         return decode(TrialResult, reply.header["result"])
 
     def vendor_tile_hints(self, problem: GemmProblem, timeout_s: float) -> list[TileHint]:

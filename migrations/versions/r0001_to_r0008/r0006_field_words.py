@@ -9,8 +9,8 @@ latest one of each device class is made anew when it is asked for.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,36 +19,149 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from alembic import op
 
-from kernels.registry import FAMILIES, RENAMED
-from tilewright.schema.config import Config
-from tilewright.schema.device import DeviceSpec
-from tilewright.schema.job import TuneRequest
-from tilewright.schema.problem import GemmProblem
-from tuner.store import exchange
-from tuner.store.records import canonical, digest
-
 revision = "0006_field_words"
 down_revision = "0005_retunes"
 branch_labels = None
 depends_on = None
 
 Data = dict[str, Any]
+Value = int | str
 Change = Callable[[sa.Row[Any]], Data]
 
 _PAGE = 500
 _JSON = sa.JSON(none_as_null=True)
-_FAMILIES_BEFORE = {today: before for before, today in RENAMED.items()}
-# Knobs that went whatever their value was, with the one that did as well as any.
-_DROPPED_BEFORE = {
-    "wgmma": {"l2_promotion": 256},
-    "wgmma_ws": {"l2_promotion": 128, "even_waves": 0, "beat": 0},
-}
-# Knobs that came later: a config that differs in none of them is one that earlier releases know.
-_ADDED_SINCE = {"mma_sync": ("copy_step", "repack")}
-_DEVICE_BEFORE = {"sm_count": "units", "smem_per_sm": "smem_per_unit"}
 
 
 # NOTE: no dataclass: alembic runs this file without entering it into sys.modules, where one is looked up.
+class _Config(NamedTuple):
+    """A config: the name of its family, and (name, value) pairs of its knobs, sorted by name."""
+
+    family: str
+    knobs: tuple[tuple[str, Value], ...]
+
+    @classmethod
+    def of(cls, family: str, knobs: Mapping[str, Value]) -> _Config:
+        return cls(family, tuple(sorted(knobs.items())))
+
+    def to_dict(self) -> Data:
+        return {"family": self.family, "knobs": dict(self.knobs)}
+
+    @property
+    def digest(self) -> str:
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        return f"{self.family}(" + ", ".join(f"{name}={value}" for name, value in self.knobs) + ")"
+
+
+class _Family(NamedTuple):
+    """The knobs of a family, and what earlier releases stored for them.
+
+    Attributes:
+        knobs: their names.
+        was: earlier names of knobs.
+        absent: the values of configs that were stored before a knob existed.
+        values_were: earlier values of knobs, with those of today.
+        removed: knobs that no longer exist, each with the one value whose behaviour remains.
+        dropped: knobs that went whatever their value was, each with the one that did as well as any.
+        added: knobs that releases with the names of before do not know: a config that has the values of
+            ``absent`` for them is one that those releases know.
+    """
+
+    knobs: str
+    was: Mapping[str, str] = {}
+    absent: Mapping[str, Value] = {}
+    values_were: Mapping[str, Mapping[Value, str]] = {}
+    removed: Mapping[str, int] = {}
+    dropped: Mapping[str, int] = {}
+    added: tuple[str, ...] = ()
+
+
+# NOTE: these tables follow no later change of the application: this revision gives the same rows for ever.
+_RENAMED = {"skinny": "gemv", "stream": "gemv_tma"}  # codespell:ignore skinny
+_FAMILIES_BEFORE = {today: before for before, today in _RENAMED.items()}
+_FAMILIES = {
+    "wgmma_ws": _Family(
+        "schedule swap_ab tile_m tile_n consumers_m consumers_n tile_k cluster_m cluster_n cluster_k split_k"
+        " reduction epilogue store_stages sector_aligned_store promote stages raster swizzle_size snake"
+        " l2_hints prefetch cta_order reverse_k",
+        was={
+            "sector_aligned_store": "whole_sectors",
+            "swizzle_size": "group",
+            "cta_order": "placement",
+            "reverse_k": "snake_k",
+        },
+        absent={"sector_aligned_store": 0, "prefetch": 0, "cta_order": "free", "reverse_k": 0},
+        values_were={
+            "reduction": {"last_cta": "none", "block": "none", "shares": "reduce_scatter"},
+            "epilogue": {"deferred": "overlapped"},  # codespell:ignore deferred
+        },
+        removed={"stream_k": 0, "in_flight": 1},
+        dropped={"l2_promotion": 128, "even_waves": 0, "beat": 0},
+    ),
+    "wgmma": _Family(
+        "tile_m tile_n warpgroups tile_k stages epilogue box_lines arrivals raster swizzle_size",
+        was={"swizzle_size": "group"},
+        absent={"box_lines": 0, "arrivals": "warps"},
+        removed={"in_flight": 1},
+        dropped={"l2_promotion": 256},
+    ),
+    "mma_sync": _Family(
+        "tile_m tile_n warps_m warps_n tile_k warps_k stages smem_layout fragment_load copy_step"
+        " double_buffer mma_k accumulate epilogue min_ctas_per_sm repack copy_bytes snake split_k raster"
+        " swizzle_size",
+        was={"min_ctas_per_sm": "min_blocks", "swizzle_size": "group"},
+        absent={"copy_step": 0, "repack": 0},
+        added=("copy_step", "repack"),
+    ),
+    "wmma": _Family(
+        "tile_m tile_n warps_m warps_n tile_k stages smem_layout accumulate copy_bytes snake split_k raster"
+        " swizzle_size",
+        was={"swizzle_size": "group"},
+    ),
+    "gemv_tma": _Family(
+        "warp_tiles warps k_chunks stages cluster_k prefetch",
+        was={"k_chunks": "panels"},
+        absent={"cluster_k": 1},
+        removed={"split_k": 1},
+    ),
+    "gemv": _Family(
+        "math warps_k steps stages min_ctas_per_sm split_k prefetch release",
+        was={"stages": "slots", "min_ctas_per_sm": "min_blocks"},
+        absent={"prefetch": 0, "release": "started"},
+        removed={"warp_tiles": 1, "warps_rows": 1, "warps_wide": 1},
+    ),
+    "simt": _Family(
+        "tile_m tile_n thread_m thread_n tile_k stages split_k raster swizzle_size",
+        was={"swizzle_size": "group"},
+    ),
+    "host": _Family("threads mr nv kc mc nc swizzle snake stream unroll prefetch"),
+}
+# The knob l2_hints of wgmma_ws by the values of the knobs that it replaced: hint_a, hint_b and hint_d.
+_HINTS = ("hint_a", "hint_b", "hint_d")
+_L2_HINTS = {
+    ("normal", "normal", "normal"): "normal",
+    ("evict_first", "normal", "normal"): "stream_a",
+    ("normal", "evict_first", "normal"): "stream_b",
+    ("evict_first", "evict_first", "normal"): "stream_ab",
+    ("normal", "normal", "evict_first"): "stream_d",
+    ("evict_last", "normal", "evict_first"): "keep_a",
+    ("normal", "evict_last", "evict_first"): "keep_b",
+    ("evict_last", "normal", "normal"): "keep_a",
+    ("normal", "evict_last", "normal"): "keep_b",
+}
+_DEVICE_BEFORE = {"sm_count": "units", "smem_per_sm": "smem_per_unit"}
+_OPTIONS = {
+    "families": (),
+    "max_trials": 40,
+    "max_seconds": 0.0,
+    "seed": 0,
+    "sampler": "staged",
+    "min_gain_per_s": 0.0,
+}
+
+
 class _Words(NamedTuple):
     """What one release calls what another one stored.
 
@@ -57,20 +170,19 @@ class _Words(NamedTuple):
         origins: origins of trials that differ.
         config: a config.
         device: the fields of a device.
-        options: the options of a job, from its problem and its options.
+        options: the options of a job.
     """
 
     families: Mapping[str, str]
     origins: Mapping[str, str]
-    config: Callable[[Config], Config]
+    config: Callable[[_Config], _Config]
     device: Callable[[Data], Data]
-    options: Callable[[Data, Data], Data]
+    options: Callable[[Data], Data]
 
 
 def upgrade() -> None:
     """Apply."""
-    origins = {"seed": "initial"}
-    _rewrite_all(_Words(RENAMED, origins, exchange.current_config, _device_today, _options_today))
+    _rewrite_all(_Words(_RENAMED, {"seed": "initial"}, _config_today, _device_today, _options_today))
 
 
 def downgrade() -> None:
@@ -80,41 +192,67 @@ def downgrade() -> None:
     _rewrite_all(_Words(_FAMILIES_BEFORE, origins, _config_before, _device_before, _options_before))
 
 
-def _options_today(problem: Data, options: Data) -> Data:
-    return exchange.current_request(TuneRequest.of(GemmProblem.from_dict(problem), options)).options
+def _options_today(options: Data) -> Data:
+    found = {name: options.get(name, default) for name, default in _OPTIONS.items()}
+    sampler = options.get("sampler", options.get("policy", found["sampler"]))
+    return found | {
+        "families": sorted({_RENAMED.get(name, name) for name in found["families"]}),
+        "max_seconds": float(found["max_seconds"]),
+        "sampler": "random" if sampler == "brute" else sampler,
+        "min_gain_per_s": float(found["min_gain_per_s"]),
+    }
 
 
-def _device_today(device: Data) -> Data:
-    return DeviceSpec.from_dict(device).to_dict()
-
-
-def _options_before(_problem: Data, options: Data) -> Data:
+def _options_before(options: Data) -> Data:
     found = {name: value for name, value in options.items() if name not in ("sampler", "level")}
     families = sorted(_FAMILIES_BEFORE.get(name, name) for name in options["families"])
     return found | {"policy": options["sampler"], "families": families}
+
+
+def _device_today(device: Data) -> Data:
+    today = {before: name for name, before in _DEVICE_BEFORE.items()}
+    return {today.get(name, name): value for name, value in device.items()}
 
 
 def _device_before(device: Data) -> Data:
     return {_DEVICE_BEFORE.get(name, name): value for name, value in device.items()}
 
 
-def _config_before(config: Config) -> Config:
+def _config_today(config: _Config) -> _Config:
+    """One that cannot be completed, because a knob is unknown or its value was removed, keeps its knobs."""
+    config = config._replace(family=_RENAMED.get(config.family, config.family))
+    family, stored = _FAMILIES.get(config.family), dict(config.knobs)
+    if family is None or any(stored.get(name, value) != value for name, value in family.removed.items()):
+        return config
+    found = {name: _value_today(family, name, stored) for name in family.knobs.split()}
+    known = {name: value for name, value in found.items() if value is not None}
+    return _Config.of(config.family, known) if known == found else config
+
+
+def _value_today(family: _Family, name: str, stored: Mapping[str, Value]) -> Value | None:
+    if name == "l2_hints" and name not in stored and any(hint in stored for hint in _HINTS):
+        a, b, d = (str(stored.get(hint, "normal")) for hint in _HINTS)
+        return _L2_HINTS.get((a, b, d))
+    value = stored.get(name, stored.get(family.was.get(name, ""), family.absent.get(name)))
+    return None if value is None else family.values_were.get(name, {}).get(value, value)
+
+
+def _config_before(config: _Config) -> _Config:
     name = _FAMILIES_BEFORE.get(config.family, config.family)
-    family = FAMILIES.get(config.family)
-    if family is None or set(config) != {knob.name for knob in family.knobs}:
-        return dataclasses.replace(config, family=name)
-    found = dict(family.removed) | _DROPPED_BEFORE.get(config.family, {})
-    for knob in family.knobs:
-        value = config[knob.name]
-        if knob.name in _ADDED_SINCE.get(config.family, ()) and value == knob.absent:
+    family = _FAMILIES.get(config.family)
+    if family is None or {knob for knob, _ in config.knobs} != set(family.knobs.split()):
+        return config._replace(family=name)
+    found: dict[str, Value] = {**family.removed, **family.dropped}
+    for knob, value in config.knobs:
+        if knob in family.added and value == family.absent[knob]:
             continue
-        if knob.replaces:
-            several = next(before for before, today in knob.combined.items() if today == value)
-            found |= dict(zip(knob.replaces, several, strict=True))
+        if knob == "l2_hints":
+            hints = next(before for before, today in _L2_HINTS.items() if today == value)
+            found |= dict(zip(_HINTS, hints, strict=True))
         else:
-            values = {today: before for before, today in knob.values_were.items()}
-            found[knob.was or knob.name] = values.get(str(value), value)
-    return Config.of(name, found)
+            before = {today: was for was, today in family.values_were.get(knob, {}).items()}
+            found[family.was.get(knob, knob)] = before.get(str(value), value)
+    return _Config.of(name, found)
 
 
 def _rewrite_all(words: _Words) -> None:
@@ -135,7 +273,7 @@ def _rewrite_devices(words: _Words) -> None:
     rows = connection.execute(sa.select(device).order_by(device.c.id)).all()
     known = {row.spec: row.id for row in rows}
     for row in rows:
-        spec = canonical(words.device(json.loads(row.spec)))
+        spec = _canonical(words.device(json.loads(row.spec)))
         kept = known.setdefault(spec, row.id)
         if kept == row.id:
             connection.execute(sa.update(device).where(device.c.id == row.id).values(spec=spec))
@@ -151,10 +289,9 @@ def _rewrite_jobs(words: _Words) -> None:
     digests: dict[str, str] = {}
 
     def change(row: sa.Row[Any]) -> Data:
-        of = json.loads(row.canonical)
-        options = words.options(of, row.options)
-        same = {"problem": of, "device_class": row.device_class}
-        digests[digest(same | row.options)] = digest(same | options)
+        options = words.options(row.options)
+        same = {"problem": json.loads(row.canonical), "device_class": row.device_class}
+        digests[_digest(same | row.options)] = _digest(same | options)
         return {"options": options, "progress": _progress(row.progress, words)}
 
     joined = job.join(problem, problem.c.id == job.c.problem_id)
@@ -188,16 +325,16 @@ def _rewrite_trials(words: _Words) -> None:
     trial = _table(
         "trial", ["job_id", "number"], "family", "source_digest", "config_digest", "origin", config=_JSON
     )
-    taken: dict[str, set[Config]] = {}
+    taken: dict[str, set[_Config]] = {}
 
     def change(row: sa.Row[Any]) -> Data:
         if row.job_id not in taken:
             taken.clear()
         configs = taken.setdefault(row.job_id, set())
-        recorded = Config.from_dict(row.config)
+        recorded = _Config.of(**row.config)
         config = words.config(recorded)
         if config in configs:
-            config = dataclasses.replace(recorded, family=config.family)
+            config = recorded._replace(family=config.family)
         configs.add(config)
         return {
             "family": config.family,
@@ -258,7 +395,7 @@ def _rewrite_events(words: _Words) -> None:
 
 
 def _config(data: Data, words: _Words) -> Data:
-    return words.config(Config.from_dict(data)).to_dict()
+    return words.config(_Config.of(**data)).to_dict()
 
 
 def _progress(data: Data | None, words: _Words) -> Data | None:
@@ -268,7 +405,15 @@ def _progress(data: Data | None, words: _Words) -> Data | None:
         return data
     pairs = (pair.split("=", 1) for pair in found[2].split(", "))
     knobs = {name: int(value) if re.fullmatch(r"-?\d+", value) else value for name, value in pairs}
-    return data | {"best_config": str(words.config(Config.of(found[1], knobs)))}
+    return data | {"best_config": str(words.config(_Config.of(found[1], knobs)))}
+
+
+def _canonical(data: Data) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _digest(data: Data) -> str:
+    return hashlib.sha256(_canonical(data).encode()).hexdigest()
 
 
 def _table(name: str, key: Sequence[str], *columns: str, **typed: sa.types.TypeEngine[Any]) -> sa.Table:

@@ -95,8 +95,8 @@ def show(
 def _csv(charts: tuple[Chart, ...], name: str) -> Response:
     for chart in charts:
         if chart.name == name:
-            told = {"Content-Disposition": f'attachment; filename="{chart.name}.csv"', **GUARDS}
-            return Response(chart.csv, media_type="text/csv; charset=utf-8", headers=told)
+            headers = {"Content-Disposition": f'attachment; filename="{chart.name}.csv"', **GUARDS}
+            return Response(chart.csv, media_type="text/csv; charset=utf-8", headers=headers)
     names = ", ".join(chart.name for chart in charts) or "none"
     raise Refusal(Kind.NOT_FOUND, f"this page has no such chart; use one of {names}")
 
@@ -122,13 +122,13 @@ class PageRoute(APIRoute):
         return guarded
 
 
-def _error_page(request: Request, told: Response) -> Response:
-    if told.status_code == Kind.UNAUTHENTICATED.status and request.method == "GET":
+def _error_page(request: Request, refusal: Response) -> Response:
+    if refusal.status_code == Kind.UNAUTHENTICATED.status and request.method == "GET":
         wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         return see_other(f"/sign-in?next={quote(wanted, safe='')}")
-    document = json.loads(bytes(told.body))
+    document = json.loads(bytes(refusal.body))
     values = {name: document.get(name, "") for name in ("title", "detail", "status", "request_id")}
     visitor = _visitor(request)
     text = html.page("error.html", here="", visitor=visitor, version=__version__, **values)
-    kept = {name: told.headers[name] for name in _OF_ERRORS if name in told.headers}
-    return HTMLResponse(text, told.status_code, headers=GUARDS | kept)
+    kept = {name: refusal.headers[name] for name in _OF_ERRORS if name in refusal.headers}
+    return HTMLResponse(text, refusal.status_code, headers=GUARDS | kept)

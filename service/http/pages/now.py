@@ -85,8 +85,8 @@ def tune(request: Request, service: ServiceDep, form: Form) -> Response:
         body = wire.TuneBody.model_validate({name: _value(name, text) for name, text in given.items()})
         job = tuning.start(service, body, None, request)
     except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, e['loc']))}: {rule(e)}" for e in error.errors())
-        return _start_page(request, service, given, told, 422)
+        detail = "; ".join(f"{'.'.join(map(str, e['loc']))}: {rule(e)}" for e in error.errors())
+        return _start_page(request, service, given, detail, 422)
     except InvalidProblem as error:
         return _start_page(request, service, given, str(error), 422)
     except Refusal as refusal:
@@ -209,15 +209,15 @@ async def follow(
     newest, m = await run_in_threadpool(lambda: (_newest(service, job_id), _largest(service, job_id)))
     yield ServerSentEvent(comment="follow", retry=3000)
     with service.events.follow(job_id, newest) as follower:
-        missed, told = await run_in_threadpool(_missed, service, job_id, m, after), ""
+        missed, sent = await run_in_threadpool(_missed, service, job_id, m, after), ""
         shown = {number for number, *_ in missed}  # of some of them, the events are yet to come
         while follower.ended is None:
             started = time.monotonic()
             if missed:
                 yield ServerSentEvent(event="points", raw_data=json.dumps(missed))
             watched = service.watch.known(job_id) or await run_in_threadpool(service.watch.now, job_id)
-            if told != (panel := _panel(watched)):
-                told = panel
+            if sent != (panel := _panel(watched)):
+                sent = panel
                 yield ServerSentEvent(event="panel", raw_data=panel)
             news = await follower.news()
             if not await admitted.still():

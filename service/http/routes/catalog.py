@@ -73,11 +73,11 @@ def _support(family: Family[Any], queue: Queue, dtype: DType) -> wire.SupportVie
 def _device_view(queue: Queue) -> wire.DeviceView:
     spec, health = queue.bench.spec, queue.health()
     state = "down" if not health.ok else "tuning" if health.job_id else "idle"
-    told: dict[str, Any] = {"name": queue.name, "model": spec.name, "device_class": spec.device_class.id}
-    told |= {"driver": queue.bench.driver, "state": state}
-    told |= {"job": health.job_id, "detail": health.reason or None}
-    told |= {"set_aside": health.trouble is Trouble.SET_ASIDE}
-    return wire.DeviceView(**gathered(wire.DeviceView, spec, **told))
+    fields: dict[str, Any] = {"name": queue.name, "model": spec.name, "device_class": spec.device_class.id}
+    fields |= {"driver": queue.bench.driver, "state": state}
+    fields |= {"job": health.job_id, "detail": health.reason or None}
+    fields |= {"set_aside": health.trouble is Trouble.SET_ASIDE}
+    return wire.DeviceView(**gathered(wire.DeviceView, spec, **fields))
 
 
 health_router = APIRouter(prefix="/health", tags=["health"])
@@ -109,8 +109,8 @@ async def ready(service: ServiceDep) -> wire.Health:
         checks["service"] = "stopping"
     bad = {name: state for name, state in checks.items() if state != "ok"}
     if bad:
-        told = "; ".join(f"{name}: {state}" for name, state in bad.items())
-        raise Refusal(Kind.NOT_READY, f"{told}; the service's log says why", retry_after=1)
+        states = "; ".join(f"{name}: {state}" for name, state in bad.items())
+        raise Refusal(Kind.NOT_READY, f"{states}; the service's log says why", retry_after=1)
     return wire.Health(status="ok", version=__version__, checks=checks)
 
 

@@ -33,10 +33,10 @@ from tilewright import trust, wire
 from tilewright.artifact import bundle
 from tilewright.schema.codec import KeyName
 from tilewright.schema.config_set import ConfigSet
-from tuner.store import entities, imports, sets
+from tuner.store import entities, sets
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
-from tuner.store.database import StoreError
+from tuner.store.database import StoreError, lock_results
 from tuner.store.faults import quarantine
 
 artifacts_router = APIRouter(tags=["results"])
@@ -165,7 +165,7 @@ def post_current(
     wanted = service.served.loaded(body.digest)
     try:
         with service.store.begin() as session:
-            imports.alone(session)
+            lock_results(session)
             _check_served(session, body.device_class, if_match)
             _check_kernels(session, wanted.digest, wanted.artifacts)
             _check_quarantine(session, wanted.config_set)
@@ -192,7 +192,7 @@ def delete_current(
 ) -> None:
     """Serve the winners as they stand again. Repeating it is harmless."""
     with service.store.begin() as session:
-        imports.alone(session)
+        lock_results(session)
         _check_served(session, device_class, if_match)
         served = sets.served(session, device_class)
         if served == sets.ServedSetRecord():

@@ -56,8 +56,8 @@ def post_gemm(
     raw = given.media_type == RAW
     found = operands.raw(given.body, query) if raw else operands.safetensors(given.body, query)
     served = service.gemms.run(found, query, given.result)
-    told = {"ran": served.ran, "kernel_us": f"{served.micros:.3f}"}
-    head = b"" if raw else header({"d": (served.d.dtype, served.d.shape)}, told)
+    metadata = {"ran": served.ran, "kernel_us": f"{served.micros:.3f}"}
+    head = b"" if raw else header({"d": (served.d.dtype, served.d.shape)}, metadata)
     headers = served.headers(given.body_s) | {"Content-Length": str(len(head) + served.d.region.size)}
     return StreamingResponse(_stream(head, given), media_type=given.media_type, headers=headers)
 

@@ -13,8 +13,9 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field
 from sqlalchemy.orm import Session
 
-from service.engine.event_feed import BATCH
+from service.engine.event_feed import BATCH, Follower
 from service.errors import Kind, Refusal
+from service.http.access import Admitted
 from service.http.deps import AdmittedDep, IdempotencyKey, JobId, Service, ServiceDep, caller, who
 from service.http.openapi import errors
 from service.http.routes.tuning import in_turn, start, start_for_misses
@@ -252,44 +253,56 @@ async def get_events(
     """
     last_id = await run_in_threadpool(_last_of, service, job.id, int(last_event_id or 0))
     yield ServerSentEvent(comment="follow", retry=_RECONNECT_MS)
-    told: str | None = None
     with service.events.follow(job.id, last_id) as follower:
-        before = await run_in_threadpool(_before, service, job.id, last_id)
-        while before:
-            for event in before:
+        async for event in _kept(service, job.id, last_id):
+            yield _sent(event)
+            job, last_id = _after(job, event), event.id
+        async for sent in _news(service, admitted, follower, job, last_id):
+            yield sent
+
+
+async def _kept(service: Service, job_id: str, last_id: int) -> AsyncIterator[EventRecord]:
+    """The events of a job after one, until there is none."""
+    while events := await run_in_threadpool(_next_events, service, job_id, last_id):
+        for event in events:
+            yield event
+        last_id = events[-1].id
+
+
+async def _news(
+    service: Service, admitted: Admitted, follower: Follower, job: JobRecord, last_id: int
+) -> AsyncIterator[ServerSentEvent]:
+    """What happens to a job after an event, to its end or that of the following."""
+    sent_reason: str | None = None
+    while follower.ended is None:
+        waiting = service.engine.why_waiting(job)
+        reason = _NUMBERS.sub("", waiting or "")
+        if reason != sent_reason and not job.status.final:
+            yield ServerSentEvent(event="waiting", data={"waiting": waiting})
+            sent_reason = reason
+        news = await follower.news()
+        if not await admitted.still():
+            if follower.ended is None:
+                follower.end("key")
+            continue
+        for event in news.events:
+            if event.id > last_id:
                 yield _sent(event)
                 job, last_id = _after(job, event), event.id
-            before = await run_in_threadpool(_before, service, job.id, last_id)
-        while follower.ended is None:
-            waiting = service.engine.why_waiting(job)
-            reason = _NUMBERS.sub("", waiting or "")
-            if reason != told and not job.status.final:
-                yield ServerSentEvent(event="waiting", data={"waiting": waiting})
-                told = reason
-            news = await follower.news()
-            if not await admitted.still():
-                if follower.ended is None:
-                    follower.end("key")
-                continue
-            for event in news.events:
-                if event.id > last_id:
-                    yield _sent(event)
-                    job, last_id = _after(job, event), event.id
-            if news.status:
-                yield ServerSentEvent(event="done", data={"status": news.status})
-                return
-    detail = {"detail": _ENDS[follower.ended]}
-    yield ServerSentEvent(event="retry", data=detail, retry=_RECONNECT_MS)
+        if news.status:
+            yield ServerSentEvent(event="done", data={"status": news.status})
+            return
+    yield ServerSentEvent(event="retry", data={"detail": _ENDS[follower.ended]}, retry=_RECONNECT_MS)
 
 
-def _last_of(service: Service, job_id: str, told: int) -> int:
-    """The last event that a follower was told, at most the newest one that exists: with a higher id the
+def _last_of(service: Service, job_id: str, last_id: int) -> int:
+    """The last event that a follower has, at most the newest one that exists: with a higher id the
     follower would miss the events up to it."""
     with service.store.read() as session:
-        return min(told, jobs.newest_events(session, [job_id]).get(job_id, 0))
+        return min(last_id, jobs.newest_events(session, [job_id]).get(job_id, 0))
 
 
-def _before(service: Service, job_id: str, last_id: int) -> list[EventRecord]:
+def _next_events(service: Service, job_id: str, last_id: int) -> list[EventRecord]:
     with service.store.read() as session:
         return jobs.events_after(session, job_id, last_id, BATCH)
 
@@ -299,8 +312,8 @@ def _after(job: JobRecord, event: EventRecord) -> JobRecord:
     changes nothing."""
     if event.kind != "status" or not isinstance(event.data, dict):
         return job
-    told = event.data.get("status")
-    return dataclasses.replace(job, status=JobStatus(told)) if told in list(JobStatus) else job
+    status = event.data.get("status")
+    return dataclasses.replace(job, status=JobStatus(status)) if status in list(JobStatus) else job
 
 
 def _sent(event: EventRecord) -> ServerSentEvent:

@@ -12,9 +12,9 @@ from service.http.openapi import errors
 from service.http.views import link_next, number_place, page_end
 from tilewright import wire
 from tilewright.schema.codec import gathered
-from tuner.store import imports
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
+from tuner.store.database import lock_results
 from tuner.store.faults import quarantine
 
 router = APIRouter(prefix="/quarantine", tags=["results"])
@@ -46,7 +46,7 @@ def get_quarantine(
 def delete_entry(entry_id: EntryId, service: ServiceDep, request: Request) -> None:
     """Release a config: it is tried again, and its winners are served again."""
     with service.store.begin() as session:
-        imports.alone(session)
+        lock_results(session)
         if not quarantine.release(session, entry_id):
             raise Refusal(
                 Kind.NOT_FOUND, f"there is no entry {entry_id}; GET /quarantine lists those there are"

@@ -48,16 +48,16 @@ async def _file(request: Request, service: ServiceDep) -> AsyncIterator[tuple[wi
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (NDJSON, JSON):
         raise Refusal(Kind.MEDIA_TYPE, f"the body must be {NDJSON}, or a T4 file as {JSON}, got {kind!r}")
-    if service.import_places.locked():
+    if service.imports.places.locked():
         detail = "as many imports wait as may; try again in a minute"
         raise Refusal(Kind.TOO_MANY_IMPORTS, detail, retry_after=_RETRY_S)
-    async with service.import_places:
+    async with service.imports.places:
         try:
             with Spool(service.settings.cache_dir) as spool:
                 async for chunk in request.stream():
                     spool.write(chunk)
                 file = spool.whole()
-                async with service.import_turn:
+                async with service.imports.turn:
                     yield wire.Format.T4 if kind == JSON else wire.Format.NDJSON, file
         except NoRoom as error:
             what = Kind.STORAGE_FULL if error.is_full else Kind.NOT_READY

@@ -74,7 +74,7 @@ def _queue(
 async def in_turn(body: wire.AnyTuneBody, service: ServiceDep) -> AsyncIterator[wire.AnyTuneBody]:
     """The body of a request for jobs; one for misses once those before it are done: each reads a list of up
     to 10,000, and those that wait take no thread from other requests."""
-    async with service.misses_turn if isinstance(body, wire.TuneMissesBody) else nullcontext():
+    async with service.miss_jobs.turn if isinstance(body, wire.TuneMissesBody) else nullcontext():
         yield body
 
 
@@ -90,12 +90,12 @@ def start_for_misses(
         Refusal: no device here is of the class, a limit is exceeded, or the queue has no room at all.
         IdempotencyConflict: the key came with another request before, or a job of it was deleted.
     """
-    told = body.model_dump(mode="json")
-    if told["level"] == Level.FULL:  # which earlier releases did not tell
-        del told["level"]
+    wanted = body.model_dump(mode="json")
+    if wanted["level"] == Level.FULL:  # which earlier releases did not tell
+        del wanted["level"]
     chosen = functools.cache(functools.partial(_chosen, service, body))
     queue = functools.partial(_queue_top, service, chosen, request)
-    return _once(service, key, records.digest(told), chosen, queue)
+    return _once(service, key, records.digest(wanted), chosen, queue)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _chosen(service: Service, body: wire.TuneMissesBody) -> _Chosen:
         possible = found and admission.is_possible(problem, [], service.settings, bench)
         return found if possible else frozenset()
 
-    known = service.able[bench.spec]
+    known = service.miss_jobs.able[bench.spec]
     with service.store.read() as session:
         top = misses.top_of(session, wanted.device_class, wanted.top, body.families, able, known)
     return _Chosen(body, bench.spec, top)

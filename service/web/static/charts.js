@@ -10,7 +10,7 @@
   const verdicts = () => ({ kernel: colour("win"), vendor: colour("lose"), tie: colour("tie"), disturbed: colour("warn"), alone: colour("tie") });
   const short = (value) => typeof value === "number" ? Number(value.toPrecision(4)).toLocaleString("en") : String(value);
 
-  const told = (chart, row) => chart.columns.map((column, i) =>
+  const described = (chart, row) => chart.columns.map((column, i) =>
     row[i] === null || row[i] === undefined ? null : `${column.heading}: ${short(row[i])}`).filter(Boolean).join("\n");
 
   const axis = (chart, index, more) => ({
@@ -62,7 +62,7 @@
     const kind = chart.categories ? { type: "category" } : chart.logx ? log(chart, chart.x, 0) : { type: "value" };
     const across = chart.logy ? log(chart, chart.y, 1) : { type: "value" };
     return { ...common(), xAxis: axis(chart, chart.x, kind), yAxis: axis(chart, chart.y, { ...across, nameGap: 52 }), series: [...points, ...lines(chart)],
-      tooltip: { ...common().tooltip, formatter: (at) => at.data.row ? told(chart, at.data.row) : at.seriesName } };
+      tooltip: { ...common().tooltip, formatter: (at) => at.data.row ? described(chart, at.data.row) : at.seriesName } };
   };
 
   const steps = (chart) => {
@@ -81,7 +81,7 @@
       // NOTE: logarithmic, so that a half and twice are as far from 1.
       xAxis: axis(chart, value, { type: "log", logBase: 2, min: Math.min(.95, ...rows.map((row) => row[low])) * .98,
         max: Math.max(1.05, ...rows.map((row) => row[high])) * 1.02, axisLabel: { formatter: short, color: colour("soft"), showMinLabel: false, showMaxLabel: false } }),
-      tooltip: { ...common().tooltip, formatter: (at) => told(chart, rows[at.dataIndex]) },
+      tooltip: { ...common().tooltip, formatter: (at) => described(chart, rows[at.dataIndex]) },
       series: [{ type: "custom", encode: { x: [1, 2, 3], y: 0 },
         data: rows.map((row, i) => [i, row[value], row[low], row[high]]),
         renderItem: (_, api) => {
@@ -102,7 +102,7 @@
     const rows = [...chart.rows].reverse();
     return { ...common(), yAxis: { type: "category", data: rows.map((row) => row[chart.x]), axisLabel: { color: colour("soft") } },
       xAxis: axis(chart, chart.y, { type: "value", min: 0 }),
-      tooltip: { ...common().tooltip, formatter: (at) => told(chart, rows[at.dataIndex]) },
+      tooltip: { ...common().tooltip, formatter: (at) => described(chart, rows[at.dataIndex]) },
       series: [{ type: "bar", data: rows.map((row) => row[chart.y]), barMaxWidth: 18 }] };
   };
 
@@ -115,7 +115,7 @@
     return { ...common(), grid: { ...common().grid, top: 16 },
       xAxis: { ...axis(chart, x, { type: "category", data: xs }), splitLine: { show: false } },
       yAxis: { type: "category", data: ys, axisLabel: { color: colour("soft"), width: 220, overflow: "truncate" } },
-      tooltip: { ...common().tooltip, formatter: (at) => told(chart, at.data.row) },
+      tooltip: { ...common().tooltip, formatter: (at) => described(chart, at.data.row) },
       series: [{ type: "custom", encode: { x: 0, y: 1 },
         data: chart.rows.map((row) => ({ value: [xs.indexOf(String(row[x])), ys.indexOf(String(row[y]))], row })),
         renderItem: (item, api) => {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sqlite3
 import time
 import zlib
@@ -186,6 +187,13 @@ def only_to_k(server: Server, asked: Client, place: str, problem: GemmProblem) -
         connection.execute(change, [real.digest, problem.m])
 
 
+def near_matches_counted(server: Server) -> int:
+    (count,) = re.findall(
+        r"^tilewright_lookup_regret_ratio_count (\d+)", httpx2.get(f"{server.url}/metrics").text, re.MULTILINE
+    )
+    return int(count)
+
+
 def test_a_near_kernel_that_cannot_run_is_passed_over_by_every_route(
     own: Server, asked: Client, place: str
 ) -> None:
@@ -193,8 +201,10 @@ def test_a_near_kernel_that_cannot_run_is_passed_over_by_every_route(
     wanted = GemmProblem(36, 32, 33, "float32", "nn")
     allowed = {"match": "nearest", "max_regret": 1000.0}
     with only_to_k(own, asked, place, nearest):
+        counted = near_matches_counted(own)
         best = asked.best_config(wanted, device_class=place, **allowed)
         assert (best.match.kind, best.problem) == ("nearest", second)
+        assert near_matches_counted(own) == counted + 1
         (view,) = asked.lookup_many([wanted], device_class=place, **allowed)
         assert (view.kind, view.distance) == ("nearest", best.match.distance)
         a, b = numpy.ones(wanted.a_shape, "f4"), numpy.ones(wanted.b_shape, "f4")

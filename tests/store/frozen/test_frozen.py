@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from databases import Databases, migrate, on_both, opened
 from device_samples import HOPPER
 from frozen_release import FEW_ROWS, H100, H200, ONE_ROW, SQUARE, STREAM_K, fill
-from sqlalchemy import MetaData, Table
+from sqlalchemy import Connection, MetaData, Table, event
 
 from kernels.registry import FAMILIES
 from tilewright.artifact import Artifact, CtaOrder
@@ -26,7 +26,7 @@ from tilewright.schema.device import DeviceSpec
 from tilewright.schema.job import OPTIONS, Sampler
 from tuner.job import neighbours
 from tuner.search.search import open_search
-from tuner.store import best, entities, exchange, jobs, misses, records, sets, trials
+from tuner.store import best, entities, jobs, misses, records, sets, trials
 from tuner.store.access import keys
 from tuner.store.database import VERSION_TABLE, Store, alembic_config
 from tuner.store.records import JobRecord, JobStatus
@@ -302,18 +302,17 @@ def test_an_interrupted_search_replays_its_trials(store: Store) -> None:
 
 
 @on_both
-def test_a_migration_that_fails_leaves_everything(frozen: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, current = tables(frozen), exchange.current_config
+def test_a_migration_that_fails_leaves_everything(frozen: Store) -> None:
+    before = tables(frozen)
 
-    def failing(config: Config) -> Config:
-        if config.family == "wmma":
+    def failing(_connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("UPDATE best_config"):  # after the jobs and their trials
             raise RuntimeError("the machine stopped")
-        return current(config)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(exchange, "current_config", failing)
-        with pytest.raises(RuntimeError, match="stopped"):
-            frozen.migrate()
+    event.listen(frozen.engine, "before_cursor_execute", failing)
+    with pytest.raises(RuntimeError, match="stopped"):
+        frozen.migrate()
+    event.remove(frozen.engine, "before_cursor_execute", failing)
     assert frozen.schema_state() == "older"
     assert tables(frozen) == before
     frozen.migrate()

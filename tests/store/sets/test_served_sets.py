@@ -53,7 +53,7 @@ from tuner.job import neighbours
 from tuner.store import best as winners
 from tuner.store import entities, imports, sets
 from tuner.store.access import audit
-from tuner.store.database import Store, StoreError
+from tuner.store.database import Store, StoreError, lock_results
 from tuner.store.faults import quarantine
 from tuner.store.models import BestConfigRow, ConfigSetRow
 from tuner.store.reports import winners as lists
@@ -796,7 +796,7 @@ def change(service: Service, kind: str, m: int, value: float) -> None:
 
 
 def _change(session: Session, kind: str, m: int, value: float) -> None:
-    imports.alone(session)
+    lock_results(session)
     broken = dataclasses.replace(failed_trial(0), config=config(m % 2), provenance=PROVENANCE)
     if kind == "delete":
         with contextlib.suppress(StoreError):  # there is none

@@ -103,7 +103,15 @@ def test_a_kernel_that_runs_by_itself_is_not(
 
 
 @pytest.mark.parametrize(
-    "error", [WorkerDied("killed", "SIGKILL"), LaunchError("out of memory on the device")]
+    "error",
+    [
+        *(
+            WorkerDied(f"the process ended with {cause}", cause)
+            for cause in ("SIGKILL", "SIGBUS", "exit code 1")
+        ),
+        LaunchError("out of memory on the device"),
+    ],
+    ids=str,
 )
 def test_what_no_kernel_can_do_accuses_none(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, error: TilewrightError

@@ -594,7 +594,7 @@ def test_a_damaged_one_is_named_and_set_aside_and_all_others_are_settled(
         session.flush()
         if session.connection().dialect.name == "sqlite":  # PostgreSQL keeps no such text
             session.execute(text("UPDATE import SET staged = '{' WHERE id = :id"), {"id": "0" * 32})
-    records.set_aside.cache_clear()
+    records.log_unreadable.cache_clear()
     staging.settle_lost(store)
     assert f"set aside: this release cannot read import {'0' * 32}: column 'staged' must" in caplog.text
     assert (staged(store), numbers(store, JOB)) == (["{"], [])

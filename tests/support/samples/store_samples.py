@@ -19,7 +19,7 @@ from tilewright.schema.job import TuneRequest
 from tilewright.schema.problem import DType, GemmProblem, Layout
 from tilewright.schema.trial import Baseline, BestConfig, Outcome, Provenance, Timing, Trial, VendorSamples
 from tuner.store import imports
-from tuner.store.database import Store
+from tuner.store.database import Store, lock_results
 
 HOST = DeviceSpec("host", "x86_64_v3", "Some CPU", sm_count=2, memory_bytes=8 << 30, l2_bytes=32 << 20)
 OTHER_HOST = dataclasses.replace(HOST, name="Another CPU")
@@ -111,7 +111,7 @@ def assert_waits_for_imports(store: Store, step: Callable[[], object]) -> None:
     """A step waits until the transaction that has the results for itself ends."""
     with ThreadPoolExecutor(1) as pool:
         with store.begin() as session:
-            imports.alone(session)
+            lock_results(session)
             session.connection()  # SQLite has one writer
             waiting = pool.submit(step)
             while store.engine.dialect.name == "postgresql" and not session.scalar(_WAITERS):

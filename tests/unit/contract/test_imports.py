@@ -7,6 +7,7 @@ import collections
 import graphlib
 import itertools
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -110,6 +111,16 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module or ""
+
+
+def test_revisions_import_nothing_of_the_application() -> None:
+    """What a revision makes of a database must not change with a later release."""
+    found = {
+        name.partition(".")[0]
+        for path in (ROOT / "migrations" / "versions").rglob("*.py")
+        for name in imported(ast.parse(path.read_text()))
+    }
+    assert found - sys.stdlib_module_names == {"alembic", "sqlalchemy"}
 
 
 def test_no_test_imports_a_test() -> None:

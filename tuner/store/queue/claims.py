@@ -119,7 +119,7 @@ def _oldest_readable(session: Session, which: ColumnElement[bool]) -> str | None
         try:
             jobs.known(session, job_id)
         except Unreadable as error:
-            records.set_aside(str(error))
+            records.log_unreadable(str(error))
             passed = job_id
         else:
             return job_id

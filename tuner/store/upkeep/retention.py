@@ -25,7 +25,7 @@ from tilewright.schema.job import JobStatus
 from tuner.store import entities, imports, sets
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
-from tuner.store.database import Store
+from tuner.store.database import Store, lock_results
 from tuner.store.models import (
     ArtifactRow,
     AuditRow,
@@ -144,7 +144,7 @@ class _Run:
     def _step(self, kind: Kind, rule: _Rule, rows: Rows) -> int:
         with self.store.begin() as session:
             session.connection()  # which waits for the lock of SQLite
-            imports.alone(session)
+            lock_results(session)
             started = time.perf_counter()
             removed = rule.remove(session, rows)
             self._note(session, kind, removed)

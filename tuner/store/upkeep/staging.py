@@ -35,7 +35,7 @@ from tuner.store import best, imports
 from tuner.store.access import audit
 from tuner.store.access.audit import Action
 from tuner.store.best import Merged
-from tuner.store.database import Store, StoreError, WritersBusy, insert_row
+from tuner.store.database import Store, StoreError, WritersBusy, insert_row, lock_results
 from tuner.store.models import EventRow, ImportRow, JobRow, TrialRow
 from tuner.store.queue import owners
 from tuner.store.records import RowReader, Unreadable, utc_now
@@ -82,7 +82,7 @@ def go_on(session: Session, staged: Import, joined: Sequence[tuple[str, int]]) -
 def end(session: Session, staged: Import, entering: Import) -> bool:
     """Let the results show as those of ``entering``; gives whether that is a new import. Its winners follow
     by :func:`merge_winners`."""
-    imports.alone(session)
+    lock_results(session)
     is_new = imports.enter(session, entering)
     session.execute(update(JobRow).where(JobRow.import_id == staged.id).values(import_id=entering.id))
     imports.hand_on_kernels(session, staged.id, entering.id)
@@ -97,7 +97,7 @@ def merge_winners(store: Store, staged_id: str, entering: Import) -> list[Merged
     found = list[Merged]()
     while True:
         with store.begin() as session:
-            imports.alone(session)
+            lock_results(session)
             if imports.get(session, entering.id) is None:
                 if session.get(ImportRow, staged_id):
                     imports.remove(session, staged_id)
@@ -126,7 +126,7 @@ def remove(store: Store, import_id: str, who: str, stopping: threading.Event | N
         StoreError: there is no import of this id.
     """
     with store.begin() as session:
-        imports.alone(session)
+        lock_results(session)
         row = session.get(ImportRow, import_id)
         if row is None or (isinstance(row.staged, dict) and not row.staged.get("leaving")):
             raise imports.unknown(import_id)
@@ -353,7 +353,7 @@ def _short(store: Store, what: str, stopping: threading.Event | None) -> Iterato
         raise BrokeOff(f"the service stops before what is left of {what} is gone; ask again once it runs")
     with store.begin() as session:
         session.connection()  # which waits for the lock of SQLite
-        imports.alone(session)
+        lock_results(session)
         started = time.monotonic()
         yield session
     time.sleep(time.monotonic() - started)
