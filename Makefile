@@ -43,7 +43,7 @@ help:
 	@echo 'make lock    write the lock files anew'
 	@echo 'make faults  kill servers, workers and compilers at 1,000 points of tuning, on SQLite and PostgreSQL'
 	@echo 'make faults-fleet  kill parts of a fleet at 20 moments each, then the long tests of the fleet'
-	@echo 'make soak    32 writers beside lookups, 16 claimers, a million trials, an hour of mixed load: what fails'
+	@echo 'make soak    32 writers, 16 claimers, every revision, 60 MiB at once, an hour of mixed load: what fails'
 	@echo 'make sbom    write what the images install as CycloneDX'
 	@echo 'make audit   look the locked packages up in an advisory database'
 	@echo 'make clean   remove .venv and caches; databases and compiled kernels are kept'
@@ -132,6 +132,8 @@ faults-fleet: .venv/.ready-requirements-fleet.lock
 
 soak: $(READY)
 	@$(FAULTS)/soak/contention.py --out $(RESULTS)/contention.json $(ARGS)
+	@$(FAULTS)/soak/every_revision.py --out $(RESULTS)/migrations.json
+	@$(FAULTS)/soak/large_import.py --out $(RESULTS)/import-60mib.json
 	@$(BIN)/python -m benchmarks.service.lookup_load --out $(RESULTS)/lookup-load.json
 	@nice $(BIN)/python -m benchmarks.service.soak --out $(RESULTS)/soak.json
 

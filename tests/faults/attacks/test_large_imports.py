@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -15,16 +13,15 @@ import httpx2
 import pytest
 from api_server import Server, admin_key, finish, opened_database, start
 from large_export import large_export
+from measured_import import JOB, measure, send
 from sqlalchemy import func, select
 
-from tilewright.http.calls import NDJSON
 from tuner.store.database import Store
 from tuner.store.models import ImportRow, JobRow, TrialRow
 
-SIZE = int(os.environ.get("IMPORT_MIB", "6")) * 2**20
+SIZE = 6 * 2**20  # `make soak` imports 60 MiB
 MOST_GROWTH = 50 * 2**20
-LONGEST_HOLD_S = 1.0  # NOTE: others may be working on this machine; with 60 MiB 0.33 s were seen
-JOB = "b" * 32
+LONGEST_HOLD_S = 1.0  # NOTE: others may be working on this machine
 
 
 @pytest.fixture
@@ -34,37 +31,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
     running = start(folder)
     yield running
     finish(running)
-
-
-def send(server: Server, key: str, body: bytes) -> httpx2.Response:
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": NDJSON}
-    return httpx2.post(f"{server.url}/trials", content=body, headers=headers, timeout=600)
-
-
-class Writer:
-    """Takes the database's lock again and again, and notes how long it waited at most."""
-
-    def __init__(self, server: Server) -> None:
-        self._path = server.folder / "tilewright.db"
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.longest_s = 0.0
-
-    def __enter__(self) -> Writer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        with contextlib.closing(sqlite3.connect(self._path, timeout=60, isolation_level=None)) as connection:
-            while not self._stopped.wait(0.02):
-                started = time.monotonic()
-                connection.execute("BEGIN IMMEDIATE")
-                self.longest_s = max(self.longest_s, time.monotonic() - started)
-                connection.execute("ROLLBACK")
 
 
 def counted(store: Store) -> tuple[int, int, int]:
@@ -79,16 +45,11 @@ def counted(store: Store) -> tuple[int, int, int]:
 
 @pytest.mark.long
 def test_a_large_import_takes_little_memory_and_keeps_no_writer_waiting(server: Server) -> None:
-    key, body = admin_key(server), large_export(JOB, SIZE)
-    before = server.resident_bytes()
-    with Writer(server) as writer:
-        answer = send(server, key, body)
-    grown = server.resident_bytes("VmHWM:") - before
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["added"]["trials"] == body.count(b"\n") - 1
-    assert grown < MOST_GROWTH
-    assert writer.longest_s < LONGEST_HOLD_S
-    again = send(server, key, body[: 2**20].rpartition(b"\n")[0]).json()
+    found = measure(server, SIZE)
+    assert found.grown_bytes < MOST_GROWTH
+    assert found.held_s < LONGEST_HOLD_S
+    assert found.lookup_s
+    again = send(server, found.key, found.body[: 2**20].rpartition(b"\n")[0]).json()
     assert (again["import_id"], again["added"]["trials"]) == (None, 0)
 
 
