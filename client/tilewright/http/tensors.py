@@ -29,6 +29,8 @@ _NUMPY: dict[DType, np.dtype[Any]] = {
     DType.UINT8: np.dtype(np.uint8),
     DType.INT32: np.dtype(np.int32),
 }
+# Integers as wide as the types of torch that NumPy's DLPack does not take.
+_SAME_BITS = {"bfloat16": "int16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,11 +130,25 @@ def _host_array(name: str, array: Any) -> Any:
         if hasattr(array, "__array__"):
             return np.asarray(array)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        why = str(error).partition("\n")[0]  # JAX explains its errors at length
         raise InvalidProblem(
-            f"{name} does not convert to a NumPy array ({error}); give a NumPy array in host memory, of"
-            " bfloat16 by ml_dtypes"
+            f"{name} does not convert to a NumPy array ({why}); give {_instead(name, array)}"
         ) from error
     raise InvalidProblem(f"{name} must be a NumPy array or offer DLPack or __array__, got {type(array)}")
+
+
+def _instead(name: str, array: Any) -> str:
+    """What to give instead of an array that does not convert, by its library."""
+    packages = {base.__module__.partition(".")[0] for base in type(array).__mro__}
+    if "torch" in packages:
+        dtype = str(array.dtype).removeprefix("torch.")
+        if dtype in _SAME_BITS:
+            same = f"view(torch.{_SAME_BITS[dtype]}).numpy().view(ml_dtypes.{dtype})"
+            return f"{name}.detach().cpu().{same}"
+        return f"a dense tensor of real numbers, such as {name}.detach().cpu()"
+    if packages & {"jax", "jaxlib"}:
+        return f"numpy.asarray({name}), outside of jax.jit and jax.grad"
+    return "a NumPy array in host memory, of bfloat16 by ml_dtypes"
 
 
 def _from_dlpack(name: str, array: Any) -> Any:

@@ -190,4 +190,7 @@ def _library(kind: type) -> ArrayLibrary:
             with forks.importing():
                 library: ArrayLibrary = getattr(importlib.import_module(module), name)()
             return library
-    raise InvalidProblem(f"matmul takes torch, CuPy and NumPy arrays, got {kind.__module__}.{kind.__name__}")
+    raise InvalidProblem(
+        f"matmul takes torch, CuPy and NumPy arrays, got {kind.__module__}.{kind.__name__};"
+        " convert it, such as by numpy.asarray"
+    )

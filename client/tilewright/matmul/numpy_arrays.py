@@ -72,22 +72,22 @@ class NumpyArrays:
         return self.xp.zeros(size, "uint8")
 
     def product(self, a: Any, b: Any, out: Any, bias: Any, epilogue: Epilogue) -> Any:
+        if epilogue.plain and out is None and bias is None:
+            return a @ b
         if isinstance(out, MaskedArray):  # NumPy may write to it before it finds that shapes do not fit
             raise InvalidProblem("out must not be a masked array; give its data")
-        if isinstance(out, self.xp.ndarray) and not (out.flags.c_contiguous or out.size == 0):
-            check_own_memory(out.shape, map(abs, out.strides), out.itemsize)
-        if epilogue.plain and bias is None:
-            if out is None:
-                return a @ b
-            if (a.ndim, np.ndim(b), np.ndim(out)) != (2, 2, 2):
-                _check_out(out, _product_shape(a, b))
-            return self.xp.matmul(a, b, out=out)
         kind = self.xp.ndarray
         for name, array, kinds in (("out", out, kind), ("the bias", bias, (kind, np.generic))):
             if array is not None and not isinstance(array, kinds):
                 raise InvalidProblem(
                     f"{name} must be an array as a is; use {kind.__module__}.array, got {type(array)}"
                 )
+        if out is not None and not (out.flags.c_contiguous or out.size == 0):
+            check_own_memory(out.shape, map(abs, out.strides), out.itemsize)
+        if epilogue.plain and bias is None:
+            if (a.ndim, np.ndim(b), np.ndim(out)) != (2, 2, 2):
+                _check_out(out, _product_shape(a, b))
+            return self.xp.matmul(a, b, out=out)
         a, b = factors(a, self.xp.asanyarray(b), epilogue)
         half = _is_half(a.dtype, b.dtype)
         d = self.product_in_float32(a, b) if half else a @ b
