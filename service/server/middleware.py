@@ -137,6 +137,8 @@ class SameSite(_Middleware):
                 f"the Host of the request is {shown!r}; if that is the service's own name, add it to the "
                 "service's TILEWRIGHT_ALLOWED_HOSTS"
             )
+        if not scope["path"].startswith(("/", "*")):
+            return Kind.BAD_REQUEST.document("the request names a whole URL; send its path alone")
         if scope["method"] in _SAFE:
             return None
         site, origins = headers.get("sec-fetch-site", "none"), headers.getlist("origin")
