@@ -225,7 +225,7 @@ def delete_best(
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the winner of a problem: the vendor library runs until it is tuned again."""
+    """Delete the winner of a problem: it counts as never tuned until it is tuned again."""
     problem = asked.on("cuda" if target.startswith("sm_") else "host")
     removed = _removed(
         url,

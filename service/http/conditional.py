@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from fastapi import Response
@@ -46,9 +46,9 @@ def of(tag: str, caching: str) -> dict[str, str]:
     return {"ETag": f'"{tag}"', "Cache-Control": caching}
 
 
-def unchanged(tag: str, caching: str) -> Response:
-    """The answer to a caller who has it."""
-    return Response(status_code=304, headers=of(tag, caching))
+def unchanged(tag: str, caching: str, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer to a caller who has it; ``headers`` are those that the content would have too."""
+    return Response(status_code=304, headers=of(tag, caching) | dict(headers or {}))
 
 
 def answer(body: BaseModel, if_none_match: str | None) -> Response:

@@ -137,6 +137,8 @@ class SameSite(_Middleware):
                 f"the Host of the request is {shown!r}; if that is the service's own name, add it to the "
                 "service's TILEWRIGHT_ALLOWED_HOSTS"
             )
+        if not scope["path"].startswith(("/", "*")):
+            return Kind.BAD_REQUEST.document("the request names a whole URL; send its path alone")
         if scope["method"] in _SAFE:
             return None
         site, origins = headers.get("sec-fetch-site", "none"), headers.getlist("origin")
@@ -244,7 +246,8 @@ def _why_refused(headers: Headers, limit: int, detail: str) -> ProblemDocument |
     if "content-length" in headers and "transfer-encoding" in headers:
         # NOTE: a proxy may believe the other one, and take what follows for another caller's request.
         return Kind.BAD_REQUEST.document("the request has Content-Length and Transfer-Encoding; use one")
-    if (packed := headers.get("content-encoding", "identity").lower()) != "identity":
+    codings = headers.getlist("content-encoding")
+    if packed := ", ".join(one for one in codings if one.lower() != "identity"):
         return Kind.MEDIA_TYPE.document(f"the body is packed by {shown(packed)!r}; use none for requests")
     if declared.isdecimal() and int(declared[:20]) > limit:
         return Kind.TOO_LARGE.document(detail)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -71,6 +73,17 @@ def test_a_new_job_comes_back_as_submitted(store: Store) -> None:
     assert abs(datetime.now(UTC) - job.created) < timedelta(minutes=1)
     assert (job.started, job.finished, job.owner, job.cancel_requested) == (None, None, None, False)
     assert get(store, job.id) == job
+
+
+def test_a_job_of_a_clock_before_1970_ends_as_any_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: -(10**17))
+    job, _ = submit(store)
+    assert re.fullmatch("[0-9a-f]{32}", job.id)
+    with store.begin() as session:
+        jobs.request_cancel(session, job.id)
+    assert get(store, job.id).status is JobStatus.CANCELLED
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])

@@ -14,7 +14,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from tilewright.schema.codec import gathered
 from tilewright.schema.entries import Import, ImportCounts, RecordCounts
 from tilewright.schema.problem import GemmProblem
-from tuner.store import entities, sets
+from tuner.store import entities, ladder_gaps, sets
 from tuner.store.database import StoreError, insert_new, lock_results
 from tuner.store.models import (
     ArtifactRow,
@@ -140,7 +140,8 @@ def remove_winners(session: Session, import_id: str) -> int:
 
 def remove_best(session: Session, target: str, problem: GemmProblem) -> RecordCounts:
     """Take out the winners of a problem on a device class or an architecture, and that they were tuned again.
-    A pinned config set that serves the problem there is pinned no more.
+    The rows of a ladder around it answer between them no more. A pinned config set that serves the problem
+    there is pinned no more.
 
     Raises:
         StoreError: there are none, and no pinned set serves the problem.
@@ -149,9 +150,12 @@ def remove_best(session: Session, target: str, problem: GemmProblem) -> RecordCo
     there = or_(BestConfigRow.device_class == target, BestConfigRow.arch == target)
     problem_id = entities.find_problem(session, problem)
     this = there & (BestConfigRow.problem_id == problem_id)
-    classes = RetuneRow.device_class.in_(select(BestConfigRow.device_class).where(this))
-    session.execute(delete(RetuneRow).where(RetuneRow.problem_id == problem_id, classes))
+    classes = session.scalars(select(BestConfigRow.device_class).where(this)).all()
+    retuned = RetuneRow.device_class.in_(classes)
+    session.execute(delete(RetuneRow).where(RetuneRow.problem_id == problem_id, retuned))
     count = _remove_winners(session, this)
+    for device_class in classes:
+        ladder_gaps.open_gap(session, device_class, problem)
     if not sets.unpin_serving(session, problem, target) and not count:
         raise StoreError(f"{problem} has no winner on {target}; 'tilewright best' lists those there are")
     return RecordCounts(best=count)
@@ -176,7 +180,8 @@ def remove_listed(session: Session, problem: GemmProblem, listed: Container[str]
 
 def remove_served(session: Session, problem: GemmProblem) -> int:
     """Take out the winners of a problem, those that wait to be raced, and its misses; gives how many winners
-    were in use. A pinned config set that serves the problem is pinned no more.
+    were in use. The rows of a ladder around it answer between them no more. A pinned config set that serves
+    the problem is pinned no more.
 
     Raises:
         InUse: a job of it waits or runs.
@@ -194,7 +199,11 @@ def remove_served(session: Session, problem: GemmProblem) -> int:
     entering = [import_id for import_id, state in staged if "into" not in state]
     waiting = delete(ImportedBestRow).where(ImportedBestRow.problem_id == problem_id)
     session.execute(waiting.where(ImportedBestRow.import_id.not_in(entering)))
-    count = _remove_winners(session, BestConfigRow.problem_id == problem_id)
+    this = BestConfigRow.problem_id == problem_id
+    classes = session.scalars(select(BestConfigRow.device_class).where(this)).all()
+    count = _remove_winners(session, this)
+    for device_class in classes:
+        ladder_gaps.open_gap(session, device_class, problem)
     if not sets.unpin_serving(session, problem) and problem_id is None:
         raise StoreError(
             f"{problem} has no results here; 'tilewright best' and 'tilewright jobs ls' list others"

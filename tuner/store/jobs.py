@@ -322,7 +322,8 @@ def _values(session: Session, request: TuneRequest, device: DeviceSpec, digest: 
 
 def _new_id() -> str:
     """Nanoseconds since 1970, then 64 random bits, in hex: sorts by time of submission."""
-    return f"{time.time_ns():016x}{secrets.token_hex(8)}"
+    since = max(0, time.time_ns())  # a clock may stand before 1970
+    return f"{since:016x}{secrets.token_hex(8)}"
 
 
 def set_progress(session: Session, job_id: str, progress: JobProgress) -> None:

@@ -20,8 +20,8 @@ _Point = tuple[float, float, float]
 _Group = dict[GemmProblem, tuple[_Point, SetEntry]]
 _Weight = tuple[Serves, int, int, int]
 _Alike = tuple[Serves, int]
+WIDEST = 2  # how far apart two rows may be that answer between them, as a factor
 _MOST_RESULTS = 65536
-_WIDEST = 2
 _LEAST_SPEEDUP = 0.99  # a kernel whose speed-up is below it counts as slower between two rows
 
 
@@ -98,7 +98,7 @@ class Catalog:
         place = bisect.bisect(rows, problem.m, key=_m)
         below = next((row for row in range(place - 1, -1, -1) if rows[row].kernels), None)
         above = next((row for row in range(place, len(rows)) if rows[row].kernels), None)
-        if below is None or above is None or rows[above].problem.m > _WIDEST * rows[below].problem.m:
+        if below is None or above is None or rows[above].problem.m > WIDEST * rows[below].problem.m:
             return None
         if any(one.verdict == "vendor" for one in rows[below + 1 : above]):
             return None

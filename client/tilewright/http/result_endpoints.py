@@ -238,6 +238,8 @@ class ResultEndpoints:
         def parse(reply: Reply) -> SetAnswer | Index | None:
             if is_index(reply):
                 return Index.from_bytes(reply.content)
+            if reply.status == 304 and etag is None:
+                raise ValueError("304 to a client that has no set")
             if reply.status == 304:
                 return None
             return SetAnswer.read(reply, self.service_key, newest=newest).of_class(device_class)

@@ -93,6 +93,7 @@ router = APIRouter(prefix="/config-sets", tags=["config sets"])
 current_router = APIRouter(prefix="/config-sets", tags=["config sets"], route_class=_CurrentRoute)
 _ONE_CLASS = re.compile(f"device_class=({get_args(KeyName)[1].regex})".encode())
 _JSON = "application/json"
+_VARY = {"Vary": "Accept-Encoding"}
 _SET: dict[int | str, dict[str, Any]] = {
     200: {
         "model": wire.ConfigSet,
@@ -147,7 +148,7 @@ async def get_current(
         async with service.set_turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             await asyncio.sleep(0)
     if conditional.has(if_none_match, found.digest):
-        return conditional.unchanged(found.digest, conditional.ASK_FIRST)
+        return conditional.unchanged(found.digest, conditional.ASK_FIRST, _VARY)
     answer = _set(service, found, accept_encoding, conditional.ASK_FIRST)
     if found.serial:
         names = found.config_set.device_class, found.digest, str(found.serial)
@@ -215,7 +216,7 @@ def get_set(
     """A snapshot; it never changes."""
     found = service.served.loaded(digest)
     if conditional.has(if_none_match, digest):
-        return conditional.unchanged(digest, conditional.FOREVER)
+        return conditional.unchanged(digest, conditional.FOREVER, _VARY)
     return _set(service, found, accept_encoding, conditional.FOREVER)
 
 
@@ -284,10 +285,8 @@ def _check_quarantine(session: Session, config_set: ConfigSet) -> None:
 
 def _set(service: Service, found: LoadedSet, accept_encoding: str | None, caching: str) -> Response:
     device_class = found.config_set.device_class
-    headers = conditional.of(found.digest, caching) | {
-        trust.HEADER: service.signer.sign(trust.About.CONFIG_SET, device_class, found.digest),
-        "Vary": "Accept-Encoding",
-    }
+    signature = service.signer.sign(trust.About.CONFIG_SET, device_class, found.digest)
+    headers = conditional.of(found.digest, caching) | _VARY | {trust.HEADER: signature}
     if conditional.takes(accept_encoding, "deflate"):
         return Response(found.packed, media_type=_JSON, headers=headers | {"Content-Encoding": "deflate"})
     return Response(sets.unpack(found.packed), media_type=_JSON, headers=headers)

@@ -105,7 +105,7 @@ def delete_import(import_id: ImportId, service: ServiceDep, request: Request) ->
 def delete_best_config(
     query: Annotated[wire.WinnerQuery, Query()], service: ServiceDep, request: Request
 ) -> wire.Counts:
-    """Take out the winner of a problem: the vendor library runs until it is tuned again."""
+    """Take out the winner of a problem: it counts as never tuned until it is tuned again."""
     problem = query.to_problem()
     try:
         with service.store.begin() as session:

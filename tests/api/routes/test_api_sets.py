@@ -109,6 +109,7 @@ def test_nothing_is_sent_that_the_caller_has(
         again = http.get(path, params=params, headers={"If-None-Match": f'"x", W/"{digest}"'})
         assert (again.status_code, again.content) == (304, b"")
         assert again.headers["etag"] == f'"{digest}"'
+        assert again.headers["vary"] == "Accept-Encoding"
     assert client.current_set(tuned.device_class, f'"{digest}"') is None
     assert client.current_set(tuned.device_class, '"sha256:other"') is not None
 

@@ -292,6 +292,19 @@ def test_large_and_lying_bodies(server: Server, http: httpx2.Client) -> None:
         assert plain.recv(12) in (b"HTTP/1.1 413", b"HTTP/1.1 400")
 
 
+@pytest.mark.parametrize(
+    "codings", [("gzip",), ("identity", "gzip"), ("gzip", "identity"), ("identity, gzip",)]
+)
+def test_a_packed_body_is_refused_whatever_header_says_so(
+    http: httpx2.Client, codings: tuple[str, ...]
+) -> None:
+    headers = [("Content-Encoding", coding) for coding in codings]
+    answer = http.post("/tune", content=b"{}", headers=[("Content-Type", "application/json"), *headers])
+    assert (answer.status_code, "gzip" in answer.json()["detail"]) == (415, True)
+    plain = http.post("/tune", json=BODY | {"k": 10}, headers=[("Content-Encoding", "Identity")] * 2)
+    assert plain.status_code == 202
+
+
 def test_a_body_that_stops_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "PATIENCE_S", 0.2)
     app = FastAPI()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+from contextlib import closing
 from typing import Any
 
 import httpx2
@@ -72,6 +74,17 @@ def test_no_page_of_another_site_changes_anything(
 def test_every_origin_must_be_the_service_itself(http: httpx2.Client) -> None:
     origins = [("Origin", f"http://{http.base_url.netloc.decode()}"), ("Origin", "http://evil.com")]
     assert http.post("/tune", json=BODY, headers=origins).status_code == 403
+
+
+@pytest.mark.parametrize(("host", "status"), [(b"localhost", 400), (b"evil.com", 421)])
+def test_a_whole_url_in_place_of_the_path_is_refused(http: httpx2.Client, host: bytes, status: int) -> None:
+    address = http.base_url.host, http.base_url.port
+    with closing(socket.create_connection(address, timeout=20)) as plain:
+        plain.sendall(b"GET http://localhost/devices HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+        with closing(plain.makefile("rb")) as answer:
+            text = answer.read().decode()
+    assert text.startswith(f"HTTP/1.1 {status} ")
+    assert ("send its path alone" in text) == (status == 400)
 
 
 def test_no_route_is_left_out(http: httpx2.Client) -> None:

@@ -15,7 +15,7 @@ from databases import Databases, migrate, opened
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, text, true
+from sqlalchemy import delete, select, text, true
 from sqlalchemy.orm import Session
 from store_samples import (
     HOST,
@@ -48,7 +48,7 @@ from tilewright.schema.trial import BestConfig, LadderKernel, Outcome
 from tuner.job import neighbours
 from tuner.job.neighbours import first_tries
 from tuner.store import best as winners
-from tuner.store import entities, jobs, sets, trials
+from tuner.store import entities, imports, jobs, sets, trials
 from tuner.store.database import Store
 from tuner.store.models import BestConfigRow
 
@@ -329,3 +329,60 @@ def test_a_request_of_an_earlier_release_has_defaults_and_its_policy_is_a_sample
     del data["sampler"], data["min_gain_per_s"]
     assert TuneRequest.of(asked.problem, data).sampler is Sampler.STAGED
     assert TuneRequest.of(asked.problem, data | {"policy": "cmaes"}).sampler is Sampler.CMAES
+
+
+FAST, SLOW = artifact(), artifact(b"\x7fELF\0slow")
+
+
+def ladder_rows(store: Store, won: dict[int, bool]) -> None:
+    """Rows of a ladder, each with the times of two kernels; of which ``FAST`` won where ``won`` says so."""
+    with store.begin() as session:
+        for kernel in (FAST, SLOW):
+            entities.put_artifact(session, kernel)
+        for m, fast_won in won.items():
+            first, second = (FAST.digest, SLOW.digest) if fast_won else (SLOW.digest, FAST.digest)
+            kernels = LadderKernel(first, 0.0, 1.5), LadderKernel(second, 0.02, 1.4)
+            row = dataclasses.replace(best(problem(m), HOST, 1.5), artifact=first, kernels=kernels)
+            assert winners.put(session, row)
+
+
+def between(service: Service, *asked: int) -> list[tuple[str, bool]]:
+    found = service.served.select(HOST_CLASS, [problem(m) for m in asked], MatchLimits())
+    return [(one.result.kind, one.result.miss) for one in found]
+
+
+@pytest.mark.parametrize("remove", ["best", "problem"])
+@pytest.mark.parametrize(
+    ("won", "answer"),
+    [
+        ({160: True, 192: True, 224: False, 256: False, 288: False}, (168, 180, 264, 280)),
+        ({160: True, 192: True, 224: True, 256: True}, (168, 180)),
+        ({192: True, 224: True, 256: True, 288: True}, (264, 280)),
+        ({160: False, 192: True, 224: False, 256: True, 288: False}, (168, 180, 264, 280)),
+        ({160: False, 192: True, 224: True, 256: True, 288: True}, (168, 180, 264, 280)),
+    ],
+)
+def test_rows_of_a_ladder_do_not_answer_for_one_between_them_that_was_deleted(
+    service: Service, remove: str, won: dict[int, bool], answer: tuple[int, ...]
+) -> None:
+    ladder_rows(service.store, won)
+    rows = [m for m in won if m != 224]
+    assert set(between(service, 200, 240, *answer)) == {("ladder", False)}
+    with service.store.begin() as session:
+        if remove == "best":
+            imports.remove_best(session, HOST_CLASS, problem(224))
+        else:
+            imports.remove_served(session, problem(224))
+    assert between(service, 200, 224, 240) == [("vendor", True)] * 3
+    assert set(between(service, *rows)) == {("exact", False)}
+    assert set(between(service, *answer)) == {("ladder", False)}
+
+
+def test_rows_that_all_have_one_kernel_answer_for_no_row_that_was_deleted(service: Service) -> None:
+    ladder_rows(service.store, dict.fromkeys((128, 160, 192, 224, 256, 288), True))
+    with service.store.begin() as session:
+        for row in session.scalars(select(BestConfigRow).where(BestConfigRow.kernels.is_not(None))):
+            row.kernels = row.kernels[:1] if row.kernels else None
+        imports.remove_best(session, HOST_CLASS, problem(224))
+    assert between(service, 200, 224, 240) == [("vendor", True)] * 3
+    assert between(service, 256, 272) == [("exact", False), ("ladder", False)]

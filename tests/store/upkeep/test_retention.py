@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -381,6 +381,8 @@ def test_the_command_and_the_service_prune_as_the_settings_say(
     assert run(TILEWRIGHT_KEEP_TRIALS_DAYS="0") == kept | {Kind.JOBS: 0}
     monkeypatch.setattr(upkeep, "_FIRST_S", 0.01)
     monkeypatch.setattr(upkeep, "_LOOK_S", 0.01)
+    monkeypatch.setattr(upkeep, "_STEADY", timedelta())
+    worked(store, days_ago=2)
     settings = Settings(**{f"keep_{kind}_days": 30 for kind in Kind})
     service = upkeep.Upkeep(store, settings)
     service.start()
@@ -389,6 +391,97 @@ def test_the_command_and_the_service_prune_as_the_settings_say(
         time.sleep(0.02)
     service.stop()
     assert prune(store, DAYS) == NOTHING
+
+
+def worked(store: Store, days_ago: float) -> None:
+    """Somebody did something so many days ago, and nothing later."""
+    with store.begin() as session:
+        job = jobs.submit(session, samples.request(m=1000 + int(days_ago)), samples.HOST)[0]
+        session.get_one(JobRow, job.id).created = utc_now() - timedelta(days=days_ago)
+
+
+class FakeClock:
+    """The clock of a machine: the time, and the time since its start, both of which go on by themselves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wrong, self.passed = timedelta(), timedelta()
+        monkeypatch.setattr(upkeep, "utc_now", self.now)
+        monkeypatch.setattr(time, "clock_gettime", lambda _: 1e6 + self.passed.total_seconds())
+
+    def now(self) -> datetime:
+        return utc_now() + self.wrong + self.passed
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    return FakeClock(monkeypatch)
+
+
+def by_itself(store: Store) -> upkeep.Upkeep:
+    """What a service does by itself, with rows that are kept for 30 days."""
+    days: dict[str, Any] = {f"keep_{kind}_days": 30 for kind in Kind}
+    return upkeep.Upkeep(store, Settings(**days))
+
+
+HOUR, YEARS = timedelta(hours=1), timedelta(days=3650)
+
+
+def test_a_clock_that_is_wrong_for_a_while_deletes_no_history(
+    store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    worked(store, days_ago=2)
+    before = counted(store)
+    service = by_itself(store)
+    clock.wrong = YEARS  # after the start, for a minute
+    service.prune()
+    clock.wrong = timedelta()
+    service.prune()
+    clock.passed += HOUR / 2
+    service.prune()
+    assert counted(store) == before, "it was not right for an hour"
+    assert caplog.text.count("the clock was set by") == 2
+    clock.wrong = YEARS  # for an hour and more
+    service.prune()
+    for hours in (1, 2, 20):
+        clock.passed += hours * HOUR
+        service.prune()
+    assert counted(store) == before
+    assert caplog.text.count("nothing is pruned: the clock says") == 1
+    assert "use 'tilewright db prune'" in caplog.text
+    clock.wrong = timedelta()
+    service.prune()
+    clock.passed += HOUR
+    service.prune()
+    assert counted(store)["job"] == before["job"] - EXPECTED[Kind.JOBS]
+
+
+def test_a_service_that_starts_with_a_wrong_clock_deletes_no_history(store: Store, clock: FakeClock) -> None:
+    worked(store, days_ago=2)
+    before = counted(store)
+    clock.wrong = YEARS
+    for _ in range(3):
+        service = by_itself(store)
+        service.prune()
+        clock.passed += 2 * HOUR
+        service.prune()
+        with store.begin() as session:  # work of the wrong clock
+            job = jobs.submit(session, samples.request(m=int(clock.passed.total_seconds())), samples.HOST)[0]
+            session.get_one(JobRow, job.id).created = clock.now()
+    assert counted(store) == before | {"job": before["job"] + 3, "event": before["event"] + 3}
+
+
+def test_a_service_prunes_again_a_day_after_a_long_pause(store: Store, clock: FakeClock) -> None:
+    worked(store, days_ago=60)
+    before = counted(store)["job"]
+    service = by_itself(store)
+    clock.passed += 2 * HOUR
+    service.prune()
+    worked(store, days_ago=0)
+    service.prune()
+    assert counted(store)["job"] == before + 1
+    clock.passed += 25 * HOUR
+    service.prune()
+    assert counted(store)["job"] == before + 1 - EXPECTED[Kind.JOBS]
 
 
 def test_an_unknown_error_does_not_end_the_upkeep_of_a_service(

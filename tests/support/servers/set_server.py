@@ -79,8 +79,8 @@ class SetService:
         content: the set that ``current`` answers; None if nothing was tuned.
         artifacts: what bundles are packed from.
         mode: ``ok``, ``slow``, ``drip``, ``drip-head``, ``error``, ``garbage``, ``nested``, ``truncated``,
-            ``lying-set``, ``lying-artifact``, ``unsigned``, ``tree`` or ``file`` (as a published tree),
-            or ``lost-answer`` (to a report of misses).
+            ``unchanged`` (to all), ``lying-set``, ``lying-artifact``, ``unsigned``, ``tree`` or ``file`` (as
+            a published tree), or ``lost-answer`` (to a report of misses).
         signs_with: the number of the key that signs its sets.
         serial: under which it serves its set; None as a release that had none.
         asked: methods and paths so far.
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, f"{service.signature}\n".encode() + service.content)
         else:
             etag = f'"{service.digest}"'
-            if self.headers.get("If-None-Match") == etag:
+            if service.mode == "unchanged" or self.headers.get("If-None-Match") == etag:
                 self._send(304, b"", etag)
             else:
                 content = service.content

@@ -113,6 +113,21 @@ def test_a_warm_start_asks_nothing_and_a_refresh_asks_by_etag(service: SetServic
         assert service.asked == ["GET /config-sets/current"]  # 304: neither a set nor a bundle
 
 
+def test_what_is_unchanged_is_no_answer_to_a_client_without_a_set(
+    service: SetService, tmp_path: Path
+) -> None:
+    service.mode = "unchanged"
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        tw.start()
+        assert not tw.refresh(5.0)
+        assert tw.lookup(TUNED).kind == "vendor"
+        service.mode = "ok"
+    with Client(service.url, cache_dir=tmp_path) as tw:
+        assert tw.start().refresh(5.0)
+        service.mode = "unchanged"
+        assert tw.refresh(5.0)
+
+
 def test_a_newer_set_is_taken_in_a_refresh_and_only_the_missing_kernel_is_fetched(
     service: SetService, tmp_path: Path
 ) -> None:

@@ -4,6 +4,9 @@ Kept for ever are winners, the config sets that are served, the kernels of winne
 trials that tell what a winner of the device class costs on a problem, from which the regret of near matches
 is learned. Each step looks for old rows without a lock and deletes them by their keys in a transaction of its
 own, so that a prune may be stopped at any point and the next one goes on.
+
+A prune believes the clock. One that runs by itself first asks :func:`last_work`. Rows that were written while
+the clock stood in the past stay dated wrong, and go as old ones.
 """
 
 from __future__ import annotations
@@ -70,6 +73,7 @@ def prune(
     dry_run: bool = False,
     stopping: threading.Event | None = None,
     who: str = audit.SERVICE,
+    now: datetime | None = None,
 ) -> dict[Kind, int]:
     """Delete the rows of each kind that are older than its days (0 keeps all); returns how many of each went.
 
@@ -81,13 +85,24 @@ def prune(
         dry_run: only count what would go.
         stopping: ends the prune after a step.
         who: the caller, as written to the audit log.
+        now: the time from which the days count; by the clock if None.
     """
     stopping = stopping or threading.Event()
-    run = _Run(store, days, stopping, dry_run, who)
+    now = now or utc_now()
+    before = {kind: now - timedelta(days=kept) for kind, kept in days.items() if kept}
+    run = _Run(store, before, stopping, dry_run, who)
     removed = {kind: sum(run.steps(kind)) for kind in Kind if days.get(kind)}
     if not dry_run:
         _remove_problems(store, stopping)
     return removed
+
+
+def last_work(store: Store, before: datetime) -> datetime | None:
+    """When the last job was submitted here, or the last entry written to the audit log, before a time."""
+    own = select(func.max(JobRow.created)).where(JobRow.created < before, JobRow.import_id.is_(None))
+    noted = select(func.max(AuditRow.created)).where(AuditRow.created < before)
+    with store.read() as session:
+        return max(filter(None, map(session.scalar, (own, noted))), default=None)
 
 
 def _remove_problems(store: Store, stopping: threading.Event) -> None:
@@ -108,14 +123,17 @@ class _Run:
     """One prune: what it must keep, and how many rows a step has."""
 
     def __init__(
-        self, store: Store, days: Mapping[Kind, float], stopping: threading.Event, dry_run: bool, who: str
+        self,
+        store: Store,
+        before: Mapping[Kind, datetime],
+        stopping: threading.Event,
+        dry_run: bool,
+        who: str,
     ) -> None:
         self.going: dict[Kind, Counter[str]] = {Kind.EVENTS: Counter(), Kind.TRIALS: Counter()}
         self.store, self._stopping, self._dry_run, self._who = store, stopping, dry_run, who
         self._gone, self._entry = Counter[str](), 0
-        now = utc_now()
-        self._before = {kind: now - timedelta(days=kept) for kind, kept in days.items() if kept}
-        self._rows = 16
+        self._before, self._rows = before, 16
         with store.read() as session:
             self.old_sets = _old_sets(session, self._before.get(Kind.SETS))
             self.winning = set(_WINNING.readable(session.execute(_WINNERS)))
