@@ -62,6 +62,7 @@ _POLL_S = 0.5
 _IDLE_LOOK_S = 5.0  # from one look for work that nobody asked for to the next
 _TAKE_OVER_S = 1.0
 _ASIDE_S = 2.0  # from one look at a device that is set aside to the next
+_LEAVE_S = 3.0  # for which a service that stops waits for other writers
 _CLOSED_S = 5.0  # within which a thread ends whose device is closed
 REHEARSED = (DType.BFLOAT16, DType.FLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT32)
 log = logging.getLogger("tilewright.device_queue")
@@ -199,7 +200,7 @@ class DeviceQueue:
         try:
             if self._helper:
                 self._helper.leave()
-            with self._store.begin() as session:
+            with self._store.impatient(_LEAVE_S, 1).begin() as session:
                 claims.requeue_interrupted(session, self._device_class, self._owner)
         except (SQLAlchemyError, WritersBusy):
             log.exception("the database takes no writes; another start finds the job of %s", self.name)

@@ -305,7 +305,7 @@ class JobRecorder:
         return self._patience(read)
 
     def _write(self, work: Callable[[Session, Held], R], *, locks_results: bool = False) -> R:
-        """What ``work`` gives, with the claim held; ``locks_results`` as :func:`tuner.store.database.lock_results`.
+        """What ``work`` gives, with the claim held, and with the lock on results if it ``locks_results``.
 
         Raises:
             JobTaken: the job is no longer this recorder's.

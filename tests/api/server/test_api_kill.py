@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sqlite3
 import time
 from pathlib import Path
 
@@ -80,6 +82,31 @@ def test_ctrl_c_stops_it_within_seconds_while_events_are_followed(tmp_path: Path
         assert time.monotonic() - asked[0] < 12
     finally:
         finish(server)
+
+
+@pytest.mark.long
+def test_sigterm_does_not_wait_for_a_database_that_another_process_holds(tmp_path: Path) -> None:
+    server = start(tmp_path)
+    try:
+        with Client(server.url) as client:
+            running = client.tune(GemmProblem(72, 64, 64, "float64", "nn"), max_trials=5000, wait=False)
+            while not client.trials(running.id).items:
+                time.sleep(0.02)
+        with contextlib.closing(sqlite3.connect(tmp_path / "tilewright.db", isolation_level=None)) as held:
+            held.execute("BEGIN IMMEDIATE")
+            started = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(60) == 0
+            assert time.monotonic() - started <= 25, "after 30 s a supervisor would kill it"
+    finally:
+        finish(server)
+    second = start(tmp_path)
+    try:
+        with Client(second.url) as client:
+            assert client.job(running.id).status in (JobStatus.QUEUED, JobStatus.RUNNING)
+            client.cancel(running.id)
+    finally:
+        finish(second)
 
 
 @pytest.mark.long
