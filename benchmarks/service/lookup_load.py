@@ -40,7 +40,8 @@ from tilewright import GemmProblem
 
 EXACT = "GET /best-config, exact"
 CONNECTIONS = (1, 8)
-PROBLEMS_A_LOOKUP = 250
+PROBLEMS_A_LOOKUP = 500
+BATCH = f"POST /best-config/lookup, {PROBLEMS_A_LOOKUP} problems"
 WITHIN_S = 2.0
 LOOKUPS_A_SECOND = 100
 STEADY_A_SECOND = 1000
@@ -88,7 +89,7 @@ def questions(filled: Filled, tag: str) -> dict[str, tuple[int, Ask]]:
     return {
         EXACT: (200, exact),
         "GET /best-config, nearest": (200, near),
-        f"POST /best-config/lookup, {PROBLEMS_A_LOOKUP} problems": (200, many),
+        BATCH: (200, many),
         "GET /config-sets/current, 304": (304, current),
         "GET /artifacts/{digest}, 304": (304, kernel),
     }
