@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -220,29 +221,51 @@ def test_the_version_is_told(run: Run) -> None:
     assert run("--version").stdout == f"tilewright {__version__}\n"
 
 
-@pytest.mark.long
-def test_an_interrupted_watch_says_that_the_job_goes_on(
-    server: Server, long_job: wire.JobView, client: Client, tmp_path: Path
-) -> None:
+def interrupted(server: Server, folder: Path, *arguments: str) -> str:
+    """What a command tells that follows a job, and ends by Ctrl-C."""
     # NOTE: what a shell starts in the background ignores SIGINT, and so do its children.
     under = ["env", "--default-signal=INT", sys.executable]
-    command = [*under, "-m", "service.cli.main", "jobs", "watch", long_job.id]
-    settings = environment(tmp_path, url=server.url) | {"FORCE_COLOR": "1"}  # draw the bar at once
+    command = [*under, "-m", "service.cli.main", *arguments]
+    settings = environment(folder, url=server.url) | {"FORCE_COLOR": "1"}  # draw the bar at once
     with subprocess.Popen(command, env=settings, stderr=subprocess.PIPE, text=True) as watching:
         assert watching.stderr is not None
         told = ""
         while "GFLOP/s" not in told:  # until events arrive
             told += (more := watching.stderr.read(1))
             assert more, told
-        assert long_job.id in told
         watching.send_signal(signal.SIGINT)
-        told = watching.stderr.read()
+        told += watching.stderr.read()
         assert watching.wait(20) == 130
-    assert f"job {long_job.id} goes on" in told
-    assert f"'tilewright jobs watch {long_job.id}' follows it" in told
-    assert f"'tilewright jobs cancel {long_job.id}' stops it" in told
     assert "Traceback" not in told
-    assert not client.job(long_job.id).status.final
+    return told
+
+
+def goes_on(told: str, job_id: str, client: Client) -> None:
+    assert f"job {job_id} goes on" in told
+    assert f"'tilewright jobs watch {job_id}' follows it" in told
+    assert f"'tilewright jobs cancel {job_id}' stops it" in told
+    assert not client.job(job_id).status.final
+
+
+@pytest.mark.long
+def test_an_interrupted_watch_says_that_the_job_goes_on(
+    server: Server, long_job: wire.JobView, client: Client, tmp_path: Path
+) -> None:
+    goes_on(interrupted(server, tmp_path, "jobs", "watch", long_job.id), long_job.id, client)
+
+
+@pytest.mark.long
+def test_an_interrupted_tune_says_that_the_job_goes_on(
+    server: Server, client: Client, tmp_path: Path
+) -> None:
+    extents = ["76", "64", "64", "--dtype", "float64", "--layout", "nn", "--max-trials", "5000"]
+    told = interrupted(server, tmp_path, "tune", *extents)
+    [job_id] = set(re.findall(r"job ([0-9a-f]{32}) goes on", told))
+    try:
+        goes_on(told, job_id, client)
+    finally:
+        client.cancel(job_id)
+        client.wait(job_id)
 
 
 def test_listing_keys_makes_no_database(tmp_path: Path) -> None:

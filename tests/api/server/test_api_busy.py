@@ -15,9 +15,11 @@ import httpx2
 import numpy as np
 import pytest
 from api_server import Server, children, finish, start
+from engine_lab import FakeBench, wait_for
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from service.engine import device_queue
 from service.http import errors, openapi
 from service.metrics import Metrics
 from service.server import middleware
@@ -27,6 +29,7 @@ from tilewright import Client, GemmProblem
 from tilewright.http.tensors import MEDIA_TYPE, from_array, pieces
 from tuner.store import database
 from tuner.store.access import keys
+from tuner.store.queue import claims
 
 BODY = b"".join(pieces({name: from_array(name, np.ones((4, 4))) for name in "ab"}))
 SAFETENSORS = {"Content-Type": MEDIA_TYPE}
@@ -101,6 +104,31 @@ def test_a_change_that_finds_too_many_writers_is_told_to_come_again(
         assert answer.status_code == 503, answer.text
         assert answer.json()["type"] == "urn:tilewright:problem:database-unavailable"
         assert int(answer.headers["retry-after"]) > 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_device_whose_thread_ended_makes_the_service_unready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(device_queue, "Bench", FakeBench)
+    settings = Settings(
+        database_url=f"sqlite:///{tmp_path / 'x.db'}",
+        cache_dir=tmp_path,
+        lock_dir=tmp_path,
+        devices=("host",),
+        compile_processes=1,
+        stop_s=0.2,
+    )
+    with TestClient(create_app(settings), base_url="http://localhost") as http:
+        assert http.get("/health/ready").status_code == 200
+        monkeypatch.setattr(claims, "claim", leave)
+        wait_for(lambda: http.get("/health/ready").status_code == 503)
+        told = http.get("/health/ready")
+        assert "host: down (its thread ended; restart the service)" in told.json()["detail"]
+        assert http.get("/health/live").status_code == 200
 
 
 def test_a_programming_error_is_told_without_its_inside() -> None:

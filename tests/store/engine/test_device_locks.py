@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -17,7 +18,7 @@ import pytest
 from databases import Databases, migrate, opened
 from engine_lab import FakeBench, job, submit, wait_for
 
-from service.engine import device_queue
+from service.engine import device_queue, engine
 from service.engine.engine import LocalEngine
 from service.engine.health import Trouble
 from service.settings import Settings
@@ -188,3 +189,35 @@ def test_two_services_tune_a_device_in_turn(
     wait_for(lambda: job(second_store, ids[1]).status.final)
     assert most == 1
     assert second.health()["host"].trouble is None
+
+
+GPU_LOCK = "tilewright-device-00112233445566778899aabbccddeeff.lock"
+
+
+class SameGpu(FakeBench):
+    """One GPU, which each service numbers by the GPUs that it sees."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.identity = "00112233445566778899aabbccddeeff"
+
+
+def test_the_lock_of_a_gpu_is_that_of_its_uuid_whatever_number_it_has(
+    sqlite_databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_queue, "Bench", SameGpu)
+    monkeypatch.setattr(engine, "list_devices", lambda: ["cuda:0", "cuda:1", "host"])
+    with opened(sqlite_databases.copy(migrate)) as store, contextlib.ExitStack() as engines:
+        troubles: list[Callable[[], Trouble | None]] = []
+        for name in ("cuda:0", "cuda:1"):
+            settings = Settings(
+                devices=(name,), cache_dir=tmp_path, compile_processes=1, stop_s=0.2, lock_dir=tmp_path
+            )
+            made = LocalEngine(store, settings)
+            engines.callback(made.stop)
+            made.start()
+            troubles.append(lambda made=made, name=name: made.health()[name].trouble)  # type: ignore[misc]
+            wait_for(lambda: [path.name for path in tmp_path.glob("*.lock")] == [GPU_LOCK])
+        wait_for(lambda: troubles[1]() is Trouble.IN_USE)
+        assert troubles[0]() is None
+    assert [path.name for path in tmp_path.glob("*.lock")] == [GPU_LOCK]

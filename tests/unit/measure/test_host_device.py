@@ -64,6 +64,39 @@ def test_numpy_has_as_many_threads_as_kernels_whatever_the_environment_says(vari
     assert told.stdout.decode().strip() == str({len(os.sched_getaffinity(0))})
 
 
+BOTH_SIDES = """
+from pathlib import Path
+import numpy as np
+from host_samples import LARGE, Case, config_of
+from kernels.host.config import thread_counts
+from tilewright.schema.problem import GemmProblem
+from tuner.devices.host import HostDevice, blas_detail
+
+device = HostDevice()
+most = max(thread_counts(device.spec))
+Case(GemmProblem(256, 256, 64, "float32", "nn")).run(config_of(threads=most), device.spec)
+np.ones((512, 512)) @ np.ones((512, 512))
+states = [path.read_text() for path in Path("/proc/self/task").glob("*/status")]
+allowed = {line for text in states for line in text.splitlines() if line.startswith("Cpus_allowed:")}
+print(most, blas_detail()["threads"], len(allowed), len(states))
+"""
+
+
+@pytest.mark.parametrize("count", [1, len(os.sched_getaffinity(0))])
+def test_both_sides_of_a_race_have_the_same_threads_and_cores(count: int) -> None:
+    """Those of the process, which is how a machine or a user limits it; kernels and BLAS pin no thread."""
+    cores = sorted(os.sched_getaffinity(0))[:count]
+    told = subprocess.run(
+        [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {cores})\n{BOTH_SIDES}"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    kernel, blas, affinities, threads = map(int, told.stdout.split())
+    assert (kernel, blas, affinities) == (count, count, 1)
+    assert threads > 2 * (count - 1), "threads of both sides were looked at"
+
+
 def test_the_last_level_cache_is_the_largest(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_CPU0", tmp_path)
     assert query_host().l2_bytes == 0
