@@ -35,7 +35,8 @@ from tuner.devices.host import query_host
 
 TIMEOUT_S = 0.5
 SLACK_S = 1.5  # NOTE: others may be working on this machine
-PROCESSES = 32
+PROCESSES = 64
+SKEW_S = 300.0
 REQUEST_S = 1.0
 
 
@@ -205,18 +206,31 @@ def test_a_full_disk(service: SetService, tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 1024] == []
 
 
-@pytest.mark.long
-def test_many_processes_share_one_cache(service: SetService, tmp_path: Path) -> None:
+def all_answer(service: SetService, folder: Path, skews_s: list[float]) -> None:
+    """As many processes as there are clocks, which are off by so much, share a cache."""
     answers = context().SimpleQueue()
-    arguments = (service.url, str(tmp_path), answers)
-    running = [context().Process(target=one_of_many, args=arguments) for _ in range(PROCESSES)]
+    arguments = (service.url, str(folder), answers)
+    running = [context().Process(target=one_of_many, args=(*arguments, skew_s)) for skew_s in skews_s]
     for process in running:
         process.start()
-    assert [answers.get() for _ in running] == [{"tuned: exact": 1}] * PROCESSES
     for process in running:
-        process.join(60)
+        process.join(120)
         assert process.exitcode == 0
-    assert list(tmp_path.rglob(".new-*")) == []
+    assert [answers.get() for _ in running] == [{"tuned: exact": 2}] * len(running)
+    assert list(folder.rglob(".new-*")) == []
+
+
+@pytest.mark.long
+def test_many_processes_share_one_cache(service: SetService, tmp_path: Path) -> None:
+    all_answer(service, tmp_path, [(-SKEW_S, 0.0, SKEW_S)[number % 3] for number in range(PROCESSES)])
+
+
+@pytest.mark.parametrize("skew_s", [-SKEW_S, SKEW_S])
+def test_a_clock_that_is_off_changes_nothing(service: SetService, tmp_path: Path, skew_s: float) -> None:
+    """Neither with an empty cache, nor with one that another clock has dated."""
+    for one in (skew_s, 0.0, -skew_s):
+        all_answer(service, tmp_path, [one])
+    assert service.asked.count(f"GET /config-sets/{service.digest}/bundle") == 1
 
 
 def _in_child(tw: Client, url: str, answers: Any) -> None:
