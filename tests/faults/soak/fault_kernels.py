@@ -8,9 +8,15 @@ broken kernel after the other, of another class each time, and the right kernel 
 as its class has it, and the next one be right. ``struck`` counts right kernels whose process ended with a
 broken kernel of another worker: the result must say that it was not their own fault, and a second trial be
 right. On a GPU all workers meet after a few trials for one of a class that ends them; then the memory of
-the GPUs must be free again before the next workers start. A file of ``--out`` that is there already, for
-instance from ``benchmarks/results``, is gone on with; an item of its ``slices`` is one run. Exits with 1 if
-anything was not as it must be.
+the GPUs must be free again before the next workers start.
+
+Then one worker alone measures the right kernel twice, and once more after each broken one. The second median
+should lie in the interval of the first, and the third in that of the second: ``inside`` says how many did,
+with nothing in between and after a broken kernel. Chance leaves some outside; too many of the latter are an
+error. Last, NVRTC overflows its stack in a compile process: that config alone must be a compile error.
+
+A file of ``--out`` that is there already, for instance from ``benchmarks/results``, is gone on with; an item
+of its ``slices`` is one run. Exits with 1 if anything was not as it must be.
 """
 
 from __future__ import annotations
@@ -23,8 +29,10 @@ import functools
 import itertools
 import json
 import logging
+import math
 import statistics
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -34,11 +42,14 @@ from pathlib import Path
 from typing import Any
 
 import host_kernels
+from crashing_nvrtc import crashing
+from device_samples import HOPPER
 
 from kernels.compiler import nvrtc
+from kernels.simt.family import SIMT
 from tilewright.artifact import Artifact, Grid, LaunchPlan, Pointer, Resources, Scalar, Serves
 from tilewright.artifact.plan import Workspace
-from tilewright.schema.trial import Outcome
+from tilewright.schema.trial import Outcome, Timing
 from tuner.workers.bench import Bench, list_devices
 
 PROBLEM = host_kernels.PROBLEM
@@ -49,6 +60,8 @@ FREE_BYTES = 64 << 20  # NOTE: the driver itself gives and takes some megabytes
 WORKSPACE_BYTES = 1024
 GPU_WORKERS = 16  # a device, as many as it has cores
 APART = 4  # trials of each worker between two looks at the memory
+NVRTC_CRASH = "crash of NVRTC"
+CHANCE = 3.0  # standard deviations by which chance may differ
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +91,15 @@ def _too_much_smem(artifact: Artifact) -> Artifact:
     return dataclasses.replace(artifact, plan=dataclasses.replace(artifact.plan, dynamic_smem=1 << 20))
 
 
+def _too_much_memory(artifact: Artifact) -> Artifact:
+    workspace = Workspace(fixed_bytes=1 << 46)  # no device has as much
+    return dataclasses.replace(artifact, plan=dataclasses.replace(artifact.plan, workspace=workspace))
+
+
 _HANG = {"outcome": Outcome.TIMEOUT}
 _LIE = {"outcome": Outcome.WRONG_RESULT, "ends_worker": False}
 _REFUSED = {"ends_worker": False}
+_NO_MEMORY = "*(volatile char*)malloc(1ULL << 46) = 1;"
 _OVERRUN = f"workspace[{WORKSPACE_BYTES} / sizeof(float)] = 1.0f;"
 
 GPU_FAULTS = (
@@ -93,6 +112,7 @@ GPU_FAULTS = (
     Fault("trap", 'asm volatile("trap;");'),
     Fault("assertion", '__assertfail("wrong on purpose", "kernel.cu", 1, "kernel", 1);'),
     Fault("stack overflow", "d[0] = descend(d, m);"),
+    Fault("no memory in the kernel", _NO_MEMORY),
     Fault("endless loop", "for (volatile int i = 0;; ++i) {}", **_HANG),  # type: ignore[arg-type]
     Fault(
         "huge loop", 'for (long long i = 0; i < 1LL << 50; ++i) asm volatile("nanosleep.u32 1;");', **_HANG
@@ -106,16 +126,19 @@ GPU_FAULTS = (
     Fault("write behind D", "if (!thread) d[(long long)m * n] = 1.0f;", **_LIE),  # type: ignore[arg-type]
     Fault("one wrong element", "if (!thread) alpha += 1.0f;", **_LIE),  # type: ignore[arg-type]
     Fault("too much shared memory", "", **_REFUSED, changes=_too_much_smem),  # type: ignore[arg-type]
+    Fault("out of memory", "", **_REFUSED, changes=_too_much_memory),  # type: ignore[arg-type]
     Fault("damaged binary", "", **_REFUSED, changes=_damaged),  # type: ignore[arg-type]
 )
 HOST_FAULTS = (
     Fault("illegal address", host_kernels.SEGFAULT),
     Fault("abort", host_kernels.ABORT),
     Fault("exit", host_kernels.EXIT),
+    Fault("no memory in the kernel", _NO_MEMORY),
     Fault("endless loop", host_kernels.HANG, **_HANG),  # type: ignore[arg-type]
     Fault("workspace overrun", _OVERRUN, **_LIE),  # type: ignore[arg-type]
     Fault("write behind D", host_kernels.OUT_OF_BOUNDS, **_LIE),  # type: ignore[arg-type]
     Fault("one wrong element", host_kernels.OFF_BY_ONE, **_LIE),  # type: ignore[arg-type]
+    Fault("out of memory", "", **_REFUSED, changes=_too_much_memory),  # type: ignore[arg-type]
     Fault("damaged binary", "", **_REFUSED, changes=_damaged),  # type: ignore[arg-type]
 )
 RIGHT = Fault("none", "", Outcome.OK, ends_worker=False)
@@ -171,6 +194,18 @@ def host_artifact(arch: str, fault: Fault) -> Artifact:
     return fault.changes(built)
 
 
+def _nothing() -> dict[str, Any]:
+    found = {"trials": 0, "struck": 0, "back_s": [], "free_s": [], "said": collections.Counter()}
+    return found | {"wrong": []}
+
+
+def too_few(with_nothing: int, after_fault: int, trials: int) -> bool:
+    """Whether fewer measurements lie inside after a broken kernel than chance explains."""
+    chance = (with_nothing + after_fault) / (2 * trials)
+    deviation = math.sqrt(2 * trials * chance * (1 - chance))
+    return with_nothing - after_fault > CHANCE * deviation
+
+
 class Campaign:
     """Workers of devices, and what their broken kernels led to."""
 
@@ -189,17 +224,9 @@ class Campaign:
             time.sleep(1.0)  # until the driver has taken their memory back
         self._empty = self._used_bytes() if self._used_bytes else 0
         self.benches = list(self._pool.map(Bench, [name for name in devices for _ in range(workers)]))
-        self.classes: dict[str, dict[str, Any]] = {
-            fault.name: {
-                "trials": 0,
-                "struck": 0,
-                "back_s": [],
-                "free_s": [],
-                "said": collections.Counter(),
-                "wrong": [],
-            }
-            for fault in self.faults
-        }
+        self.classes: dict[str, dict[str, Any]] = {fault.name: _nothing() for fault in self.faults}
+        self.inside: dict[str, int] = {}
+        self.too_few_inside: list[str] = []
         self._lock = threading.Lock()
         self._left, self._until = 0, 0.0
 
@@ -217,6 +244,44 @@ class Campaign:
             list(self._pool.map(self._apart, self.benches, orders))
             if self._used_bytes:
                 self._together(next(together))
+
+    def measure_again(self, trials: int) -> None:
+        """Let one worker measure the right kernel before and after so many broken ones."""
+        bench, inside = self.benches[0], collections.Counter[str]()
+        for fault in itertools.islice(itertools.cycle(self.faults), trials):
+            first, second = self._timing(bench), self._timing(bench)
+            self._trial(fault, bench)
+            third = self._timing(bench)
+            inside["with nothing in between"] += first.low_us <= second.median_us <= first.high_us
+            inside["after a broken kernel"] += second.low_us <= third.median_us <= second.high_us
+        self.inside = {"trials": trials, **inside}
+        if trials and too_few(inside["with nothing in between"], inside["after a broken kernel"], trials):
+            self.too_few_inside.append(f"too few measurements repeat after broken kernels: {self.inside}")
+
+    def _timing(self, bench: Bench) -> Timing:
+        result = bench.trial(self._artifacts[RIGHT], PROBLEM, None, TRIAL_S)
+        if result.timing is None:
+            raise RuntimeError(f"the right kernel ended as {result.outcome.value}: {result.message}")
+        return result.timing
+
+    def crash_compilers(self, folder: Path, trials: int) -> None:
+        """Let NVRTC crash so many times in a compile process, and compile the right kernel after each."""
+        device = self.spec if self.spec.kind == "cuda" else HOPPER
+        config = SIMT.heuristic_configs(PROBLEM, device)[0]
+        into = self.classes[NVRTC_CRASH] = _nothing()
+        with crashing(folder) as (builder, crash):
+            for _ in range(trials):
+                crash.touch()
+                broken = builder.submit("simt", config, PROBLEM, device).result(TRIAL_S)
+                began = time.monotonic()
+                after = builder.submit("simt", config, PROBLEM, device).result(TRIAL_S)
+                into["back_s"].append(round(time.monotonic() - began, 2))
+                into["trials"] += 1
+                into["said"][f"{broken.outcome.value}: {broken.message[:120]}"] += 1
+                crashed = broken.outcome is Outcome.COMPILE_ERROR and "SIGSEGV" in broken.message
+                for name, one, right in (("it", broken, crashed), ("the next", after, after.artifact)):
+                    if not right:
+                        into["wrong"].append(f"{name} ended as {one.outcome.value}: {one.message[:200]}")
 
     def _apart(self, bench: Bench, order: Iterator[Fault]) -> None:
         """Some trials of one worker."""
@@ -331,7 +396,9 @@ def report(campaign: Campaign, seconds: float) -> dict[str, Any]:
         "workers": len(campaign.benches),
         "seconds": round(seconds, 1),
         "trials": sum(found["trials"] for found in classes.values()),
-        "wrong": sum(len(found["wrong"]) for found in campaign.classes.values()),
+        "wrong": sum(len(found["wrong"]) for found in campaign.classes.values())
+        + len(campaign.too_few_inside),
+        "inside": campaign.inside,
         "classes": classes,
     }
 
@@ -354,6 +421,8 @@ def main() -> None:
     parser.add_argument(
         "--stop-after", type=float, default=300.0, help="seconds in all, but for the last trials"
     )
+    parser.add_argument("--again", type=int, default=60, help="broken kernels between two measurements")
+    parser.add_argument("--compilations", type=int, default=20, help="that NVRTC does not survive")
     parser.add_argument("--workers", type=int, help=f"a device: {GPU_WORKERS} by default, 1 on the host")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -367,6 +436,9 @@ def main() -> None:
     campaign = Campaign(devices, arguments.workers or (1 if devices == ["host"] else GPU_WORKERS))
     try:
         campaign.run(arguments.trials - done, arguments.stop_after - (time.monotonic() - started))
+        campaign.measure_again(arguments.again)
+        with tempfile.TemporaryDirectory() as folder:
+            campaign.crash_compilers(Path(folder), arguments.compilations)
     finally:
         slices.append(report(campaign, time.monotonic() - started))
         totals = {name: sum(one[name] for one in slices) for name in ("trials", "wrong")}
@@ -377,6 +449,7 @@ def main() -> None:
         print(line(name, found), flush=True)  # noqa: T201
         for wrong in found["wrong"][:3]:
             print(f"    {wrong}", flush=True)  # noqa: T201
+    print(f"inside: {slices[-1]['inside']}", *campaign.too_few_inside, sep="\n    ", flush=True)  # noqa: T201
     print(f"{totals['trials']} of {arguments.trials} trials, {totals['wrong']} wrong", flush=True)  # noqa: T201
     sys.exit(totals["wrong"] > 0)
 

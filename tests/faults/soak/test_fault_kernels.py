@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from pathlib import Path
 from typing import Any
 
 import fault_kernels
 import pytest
-from fault_kernels import GPU_FAULTS, RIGHT, Campaign, Fault, gpu_artifact
+from fault_kernels import GPU_FAULTS, NVRTC_CRASH, RIGHT, Campaign, Fault, gpu_artifact, too_few
 
 from tuner.workers.bench import Bench
 
@@ -55,3 +56,34 @@ def test_a_right_kernel_that_another_worker_ends_is_run_again() -> None:
 @pytest.mark.parametrize("fault", [RIGHT, *GPU_FAULTS], ids=lambda fault: fault.name)
 def test_the_kernels_of_a_gpu_compile(fault: Fault) -> None:
     assert gpu_artifact("sm_90", fault).plan.target == "sm_90"
+
+
+@pytest.mark.long
+def test_a_measurement_after_each_broken_kernel_is_compared_with_one_before() -> None:
+    with contextlib.closing(Campaign(["host"], 1)) as campaign:
+        campaign.measure_again(3)
+        assert campaign.inside["trials"] == 3
+        assert 0 <= campaign.inside["after a broken kernel"] <= 3
+
+
+@pytest.mark.parametrize(
+    ("with_nothing", "after_fault", "wrong"),
+    [
+        (60, 60, False),
+        (54, 50, False),
+        (54, 30, True),  # of 120 0.7 lie inside: chance makes a difference of 5.02 = sqrt(120 * 0.7 * 0.3)
+        (54, 38, True),  # 0.767: of 4.63
+        (54, 42, False),  # 0.8: of 4.38
+        (0, 0, False),
+    ],
+)
+def test_chance_leaves_some_measurements_outside(with_nothing: int, after_fault: int, wrong: bool) -> None:
+    assert too_few(with_nothing, after_fault, 60) is wrong
+
+
+def test_a_crash_of_nvrtc_costs_one_config(tmp_path: Path) -> None:
+    with contextlib.closing(Campaign(["host"], 1)) as campaign:
+        campaign.crash_compilers(tmp_path, 2)
+        found = campaign.classes[NVRTC_CRASH]
+        assert (found["trials"], found["wrong"]) == (2, [])
+        assert all("SIGSEGV" in said for said in found["said"])
