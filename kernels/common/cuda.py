@@ -114,7 +114,7 @@ def _target(arch: str) -> str | None:
 
 
 def _why_no_target(arch: str) -> str:
-    return f"no kernels for {arch}; supported are {', '.join(TARGETS)}"
+    return f"no kernels for {arch}; use one of {', '.join(TARGETS)}"
 
 
 def room_in_clusters(cluster: int, device: DeviceSpec) -> int:

@@ -278,5 +278,5 @@ def _cublaslt() -> Any:
     try:
         import tuner.devices.cublaslt as cublaslt
     except ImportError as error:
-        raise DeviceUnavailable(f"the vendor library needs nvmath-python: {error}") from error
+        raise DeviceUnavailable(f"the vendor library needs nvmath-python, install it: {error}") from error
     return cublaslt
