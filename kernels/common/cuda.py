@@ -89,7 +89,7 @@ def target_of(arch: str) -> str:
 
 
 def _why_no_target(arch: str) -> str:
-    return f"no kernels for {arch}; supported are {', '.join(ARCHS)}"
+    return f"no kernels for {arch}; use one of {', '.join(ARCHS)}"
 
 
 def room_in_clusters(cluster: int, device: DeviceSpec) -> int:

@@ -37,7 +37,7 @@ def read_resources(cubin: bytes, entry: str) -> Resources:
         }
         registers = values[_REGISTER_COUNT]
     except (LookupError, ValueError, OverflowError, struct.error) as error:
-        raise ArtifactError(f"not a cubin with a kernel {entry!r}: {error!r}") from error
+        raise ArtifactError(f"not a cubin with a kernel {entry!r}, compile it again: {error!r}") from error
     return Resources(
         registers=registers,
         spill_bytes=values.get(_FRAME_SIZE, 0),
@@ -56,13 +56,13 @@ def code_sections(cubin: bytes) -> dict[str, bytes]:
 
 def _headers(cubin: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:
     if cubin[:4] != b"\x7fELF":
-        raise ArtifactError("not a cubin: no ELF header")
+        raise ArtifactError("not a cubin: no ELF header; compile it again")
     programs, offset = struct.unpack_from("<QQ", cubin, 0x20)
     program_size, program_count, size, count, names = struct.unpack_from("<5H", cubin, 0x36)
     if programs + program_size * program_count > len(cubin):
-        raise ArtifactError("not a cubin, or only a part of one")
+        raise ArtifactError("not a cubin, or only a part of one; compile it again")
     if size != _SECTION.size:
-        raise ArtifactError(f"not a cubin: section headers of {size} bytes instead of {_SECTION.size}")
+        raise ArtifactError(f"not a cubin, compile it again: its section headers have {size} bytes")
     rows = [_SECTION.unpack_from(cubin, offset + size * i) for i in range(count)]
     strings = rows[names][4]
     for row in rows:

@@ -58,7 +58,8 @@ def running_service(folder: Path, device: str | None) -> Iterator[str]:
     finally:
         code = _stop(process)
     if code != 0:
-        raise DemoFailed(f"the service stopped with exit code {code}:\n{log.read_text()[-_LOG_TAIL:]}")
+        tail = log.read_text()[-_LOG_TAIL:]
+        raise DemoFailed(f"the service stopped with exit code {code}; see its log:\n{tail}")
 
 
 def speed(problem: GemmProblem, micros: float) -> str:
@@ -84,7 +85,7 @@ def _announced_url(process: subprocess.Popen[str], log: Path) -> str:
         text += line
         with contextlib.suppress(json.JSONDecodeError):
             return str(json.loads(text)["url"])
-    raise DemoFailed(f"the service did not start:\n{log.read_text()[-_LOG_TAIL:]}")
+    raise DemoFailed(f"the service did not start; see its log:\n{log.read_text()[-_LOG_TAIL:]}")
 
 
 def _stop(process: subprocess.Popen[str]) -> int:
@@ -145,7 +146,7 @@ class Demo:
             problem, on_progress=_progress(problem), max_trials=max_trials, max_seconds=_SEARCH_S
         )
         if job.best is None or job.progress is None:
-            raise DemoFailed(f"job {job.id} ended {job.status} without a winner; it was not cancelled here")
+            raise DemoFailed(f"job {job.id} ended {job.status} without a winner; run the demo again")
         progress = job.progress
         self.say(
             "searched",

@@ -74,7 +74,7 @@ def _lines(source: IO[bytes]) -> Iterator[tuple[str, bytes]]:
             return
         name = f"line {number}"
         if len(text) == _LONGEST_LINE:
-            raise BadLine(f"{name}: a line may have {_LONGEST_LINE - 1} bytes at most{hint}")
+            raise BadLine(f"{name}: a line must have at most {_LONGEST_LINE - 1} bytes{hint}")
         if not text.strip():
             continue
         if hint and _lacks_kind(text):
@@ -205,7 +205,7 @@ def _t4(source: IO[bytes]) -> Iterator[Named]:
         job = record(name, _storable(name, own.get("job")))
         trial = record(name, _storable(name, own.get("trial")))
         if not isinstance(job, EndedJob) or not isinstance(trial, TrialOfJob):
-            raise BadLine(f"{name}: member 'tilewright' needs a job and a trial")
+            raise BadLine(f"{name}: member 'tilewright' must have a job and a trial")
         if job.id not in seen:
             seen.add(job.id)
             yield name, job
@@ -233,7 +233,7 @@ def _t4_results(source: IO[bytes]) -> Iterator[Any]:
             f"the T4 file: not JSON that a database can keep ({str(error)[:200]}); export it again"
         ) from error
     if not there:
-        raise BadLine("the T4 file: an object with a list 'results' is needed")
+        raise BadLine("the T4 file must be an object with a list 'results'")
 
 
 def _levels(events: Iterator[tuple[str, Any]]) -> Iterator[tuple[int, str, Any]]:

@@ -160,7 +160,7 @@ class Device(Protocol):
         """Highest clock, power limit and temperature at this moment."""
 
     def others(self) -> dict[str, float]:
-        """Seconds that others, or heat, took from this process so far, by the kinds that
+        """Seconds that others, or a temperature, took from this process so far, by the kinds that
         :data:`tuner.measure.interference.LIMITS` names; a kind that the system does not tell is left out."""
 
     def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:

@@ -152,7 +152,8 @@ class CudaDevice:
         )
 
     def others(self) -> dict[str, float]:
-        """Seconds that other processes, and heat, took of the GPU so far, sampled by NVML at each call."""
+        """Seconds that other processes took of the GPU, and those in which it was slowed, so far; sampled by
+        NVML at each call."""
         return self._lost.look(os.getpid())
 
     def vendor(self, problem: GemmProblem, sets: Sequence[Tensors]) -> list[VendorChoice]:
@@ -268,5 +269,5 @@ def _cublaslt() -> Any:
     try:
         import tuner.devices.cublaslt as cublaslt
     except ImportError as error:
-        raise DeviceUnavailable(f"the vendor library needs nvmath-python: {error}") from error
+        raise DeviceUnavailable(f"the vendor library needs nvmath-python, install it: {error}") from error
     return cublaslt

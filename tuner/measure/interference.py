@@ -1,5 +1,5 @@
-"""What disturbs a race: what others (processes, a hypervisor) take of the device, and heat that slows it; a
-disturbed race settles nothing.
+"""What disturbs a race: what others (processes, a hypervisor) take of the device, and a temperature that slows
+it; a disturbed race settles nothing.
 
 Other processes do not slow all candidates alike, so ratios within rounds do not cancel them. One process of
 the lowest priority on one core made NumPy 3.4 times slower than a kernel that is as fast on a quiet machine:
@@ -36,7 +36,7 @@ LIMITS = {
     "stolen": Limit(0.05, "the hypervisor took {:.2f} cores", counted_to_s=0.02),
     "waited": Limit(0.05, "it waited for a core for {:.0%} of its time"),
     "gpu": Limit(0.05, "other processes used {:.0%} of the GPU"),
-    "slowed": Limit(0.05, "heat or a power brake slowed the GPU for {:.0%} of its time"),
+    "slowed": Limit(0.05, "temperature or a power brake slowed the GPU for {:.0%} of its time"),
 }
 
 

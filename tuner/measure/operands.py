@@ -45,7 +45,10 @@ def why_too_large(problem: GemmProblem, device: DeviceSpec) -> str | None:
     of_slice = problem.batch * row_slices(problem)[0].stop * problem.n
     needed = 4 * problem.total_bytes + 8 * (problem.batch * (3 * d + operands) + 8 * of_slice)
     if needed > device.memory_bytes:
-        return f"tuning {problem} takes about {needed} bytes of memory, the device has {device.memory_bytes}"
+        return (
+            f"tuning {problem} takes about {needed} bytes of memory, the device has {device.memory_bytes};"
+            " tune a smaller one"
+        )
     return None
 
 

@@ -270,7 +270,7 @@ def _space(data: Mapping[str, Any], path: Path) -> RecordedSpace:
         raise SpaceError(f"{path}: {error}") from error
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         raise SpaceError(f"{path} is damaged, record it again: {type(error).__name__}: {error}") from error
-    raise SpaceError(f"{path} is neither T4 (key results) nor a Kernel Tuner cache (key cache)")
+    raise SpaceError(f"{path} must be T4 (key results) or a Kernel Tuner cache (key cache)")
 
 
 def write_space(space: RecordedSpace, path: Path) -> None:

@@ -318,7 +318,7 @@ def planned(plan: RecordPlan, bench: Measuring) -> list[Config]:
     family, problem = plan.family, plan.problem
     reason = family.why_unsupported(problem, bench.spec)
     if reason:
-        raise InvalidProblem(reason)
+        raise InvalidProblem(f"{reason}; choose another family or problem")
     configs = [family.at(point) for point in valid_points(family, problem, bench.spec)]
     if not configs:
         raise InvalidProblem(

@@ -290,7 +290,8 @@ class LaunchPlan:
     def why_not_served(self, problem: GemmProblem) -> str | None:
         """The reason this plan cannot compute ``problem`` with any strides and addresses, or None."""
         if Serves.of(problem) != self.serves:
-            return f"the artifact serves {self.serves}, the problem is {Serves.of(problem)}"
+            asked = Serves.of(problem)
+            return f"the problem must be one of those that the artifact serves, {self.serves}; got {asked}"
         return self.preconditions.why_too_large(problem)
 
     def why_not(self, problem: GemmProblem) -> str | None:

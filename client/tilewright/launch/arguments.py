@@ -106,11 +106,11 @@ def _why_not(plan: LaunchPlan, problem: GemmProblem, operands: Operands) -> str 
         if getattr(operands, name) % align:
             return f"the address of {name} must be a multiple of {align} bytes"
     if not (operands.a and operands.b and operands.d):
-        return "an operand or the result has no memory"
+        return "operands and result must have memory, not address 0"
     if problem.has_c and not operands.c:
-        return "it reads C, but no C was given"
+        return "it reads C; give one"
     if problem.has_bias and not operands.bias:
-        return "it adds a bias, but no bias was given"
+        return "it adds a bias; give one"
     if not problem.has_c and operands.beta != 0.0:
         return "beta must be 0 if the problem has no C"
     if not reads_operands(problem, operands.alpha):
@@ -143,7 +143,7 @@ def _why_not_strided(plan: LaunchPlan, problem: GemmProblem, operands: Operands)
     for name, columns, align, dtype in rows:
         stride = int(values[name]) * dtype.size
         if stride < dtype.nbytes(columns):
-            return f"{name} is {values[name]}, less than the {columns} columns of a row"
+            return f"{name} must be at least the {columns} columns of a row, got {values[name]}"
         if stride % align or dtype.nbytes(columns) % align:
             return f"{name} and the {columns} columns of a row must be multiples of {align} bytes"
     return None

@@ -72,7 +72,9 @@ def _outcomes(done: _Done, count: int) -> list[BaseException | None]:
 
 def _workers(count: int) -> list[_Inbox]:
     if count and sys.is_finalizing():  # the workers are gone, and a call that one took would never end
-        raise LaunchError(f"the kernel runs on {count + 1} threads: the interpreter is ending")
+        raise LaunchError(
+            f"the kernel needs {count + 1} threads and the interpreter is ending; run it earlier"
+        )
     if len(_inboxes) < count:
         with _growing:
             while len(_inboxes) < count:
@@ -192,7 +194,7 @@ class HostKernel:
         plan = artifact.plan
         if not can_run(plan.target, host_arch()):
             raise PreconditionFailed(
-                f"{plan.entry} was compiled for {plan.target}; this CPU is {host_arch()}"
+                f"{plan.entry} was compiled for {plan.target}, this CPU is {host_arch()}; tune it here"
             )
         self.artifact = artifact
         self._library = _load(artifact.binary)
@@ -245,7 +247,7 @@ class HostKernel:
         arguments = []
         for argument in self.artifact.plan.args:
             if isinstance(argument, (CtaOrder, PackedPointer, TensorMap)):
-                raise ArtifactError("a host artifact takes no tensor maps, no CTA order and no copies")
+                raise ArtifactError("a host artifact has no tensor maps, CTA order or copies; fetch it again")
             if isinstance(argument, Pointer):
                 arguments.append(pointers[argument.operand])
             else:
@@ -293,4 +295,4 @@ def _load_from_file(binary: bytes) -> ctypes.CDLL:
             return ctypes.CDLL(file.name)
     except OSError as error:
         reason = error.strerror or str(error).partition(": ")[2]  # the linker's is "PATH: reason"
-        raise LaunchError(f"the dynamic linker refused the binary: {reason}") from error
+        raise LaunchError(f"the dynamic linker refused the binary: {reason}; fetch it again") from error

@@ -154,7 +154,7 @@ class Slots:
 
     def _patch(self, addresses: Addresses) -> None:
         if any(needed and not address for needed, address in zip(self._needed, addresses, strict=True)):
-            raise PreconditionFailed(f"{self._entry}: an operand or the result has no memory")
+            raise PreconditionFailed(f"{self._entry}: operands and result must have memory, not address 0")
         for index, align in self._rules:
             if addresses[index] % align:
                 raise PreconditionFailed(

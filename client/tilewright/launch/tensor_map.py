@@ -71,7 +71,7 @@ def encode(item: TensorMap, problem: GemmProblem, address: int, row_stride: int)
     if status:
         raise PreconditionFailed(
             f"no tensor map for {item.operand} ({rows} x {columns} {dtype}, row stride {row_stride} bytes, "
-            f"box {item.box}, swizzle {item.swizzle}): driver status {status}",
+            f"box {item.box}, swizzle {item.swizzle}): driver status {status}; give a dense operand",
             code=status,
         )
     return descriptor

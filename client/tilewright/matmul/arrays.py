@@ -120,9 +120,9 @@ def element_type(name: str) -> DType:
     try:
         dtype = DType(name)
     except ValueError:
-        raise InvalidProblem(f"no kernels for elements of type {name}") from None
+        raise InvalidProblem(f"kernels need elements of a type such as float32, got {name}") from None
     if dtype.packing > 1:
-        raise InvalidProblem(f"arrays hold one {name} in a byte; the kernels read {dtype.packing}")
+        raise InvalidProblem(f"arrays hold one {name} in a byte; the kernels need {dtype.packing}")
     return dtype
 
 

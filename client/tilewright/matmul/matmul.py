@@ -223,7 +223,7 @@ class LocalMatmul:
     def _tuned(self, library: ArrayLibrary, product: Product, epilogue: Epilogue) -> Plan:
         problem, device = product.problem, product.device
         if device >= 0 and device != driver.ensure_context():
-            raise InvalidProblem(f"arrays of GPU {device} while another one is current")
+            raise InvalidProblem(f"arrays are on GPU {device} and another one is current; make it current")
         choice = self._choice(problem, device)
 
         def fallback(reason: str) -> Plan:

@@ -61,7 +61,7 @@ class NumpyArrays:
         if any(stride % size for stride in array.strides):
             raise InvalidProblem(f"strides of {array.strides} bytes are no whole elements; copy the array")
         if not array.dtype.isnative:
-            raise InvalidProblem(f"elements of type {array.dtype.str} are not in this machine's byte order")
+            raise InvalidProblem(f"elements must have this machine's byte order, got {array.dtype.str}")
         strides = tuple(stride // size for stride in array.strides)
         return Strided(array.shape, strides, dtype, self.device(array), self.writable(array))
 

@@ -70,7 +70,7 @@ def describe(library: ArrayLibrary, arrays: Arrays, epilogue: Epilogue) -> Produ
     )
     if problem.out.value != left.dtype.value:
         raise InvalidProblem(
-            f"a product of {left.dtype} is {problem.out}, but the library returns its own type"
+            f"the result must have the type of the operands; a kernel's of {left.dtype} is {problem.out}"
         )
     if bias is not None:
         _check_bias(library.describe(bias), left, n)
@@ -89,33 +89,33 @@ def describe(library: ArrayLibrary, arrays: Arrays, epilogue: Epilogue) -> Produ
 
 def _check_together(left: Strided, right: Strided) -> None:
     if min(len(left.shape), len(right.shape)) < 2:
-        raise InvalidProblem("matmul by a kernel takes matrices, one of the arrays is a vector")
+        raise InvalidProblem("operands must be matrices for a kernel; use reshape for a vector")
     if left.dtype is not right.dtype or left.device != right.device or left.shape[-1] != right.shape[-2]:
-        raise InvalidProblem("operands do not match")
+        raise InvalidProblem("a and b must have one type, one device and one k")
     if len(right.shape) > 2 and left.shape[:-2] != right.shape[:-2]:
-        raise InvalidProblem("a batch that is broadcast")
+        raise InvalidProblem("b must be one matrix, or a batch as long as a; a kernel does not broadcast")
     if 0 in (*left.shape, *right.shape):
-        raise InvalidProblem("nothing to multiply")
+        raise InvalidProblem("extents must not be 0 for a kernel: there is nothing to multiply")
 
 
 def _check_bias(bias: Strided, left: Strided, n: int) -> None:
     if bias.shape != (n,) or (n > 1 and bias.strides != (1,)):
-        raise InvalidProblem(f"the bias is not a dense vector of {n} elements")
+        raise InvalidProblem(f"the bias must be a dense vector of {n} elements")
     if bias.dtype is not left.dtype or bias.device != left.device:
-        raise InvalidProblem("the bias does not match the operands")
+        raise InvalidProblem("the bias must have the type and device of the operands")
 
 
 def _of_result(out: Strided, shape: tuple[int, ...], left: Strided, one: bool) -> dict[str, int]:
     if out.shape != shape or out.dtype is not left.dtype or out.device != left.device:
-        raise InvalidProblem("out does not match the result")
+        raise InvalidProblem("out must have the shape, type and device of the result")
     if not out.writable:
-        raise InvalidProblem("out is read-only")
+        raise InvalidProblem("out must be writable; give another array")
     whole = _as_one_matrix(out) if one else out
     stack = _stack(whole, "out")
     if stack.mark != "n":
-        raise InvalidProblem("out is not row-major")
+        raise InvalidProblem("out must be row-major; give another array")
     if 0 < stack.batch_stride < (whole.shape[-2] - 1) * stack.row_stride + whole.shape[-1]:
-        raise InvalidProblem("the matrices of out overlap")
+        raise InvalidProblem("the matrices of out must not overlap; give another array")
     row, batch = stack.row_stride, stack.batch_stride
     return {"ldc": row, "ldd": row, "stride_c": batch, "stride_d": batch}
 
@@ -140,9 +140,9 @@ def _stack(array: Strided, name: str) -> _Stack:
     elif (down == 1 or rows == 1) and (right >= rows or columns == 1):
         mark, row_stride, packed = "t", rows if columns == 1 else right, columns
     else:
-        raise InvalidProblem(f"{name} is not a row-major matrix in memory")
+        raise InvalidProblem(f"{name} must be a row-major matrix or a transposed one; copy it")
     if count > 1 and batch_stride < 1:
-        raise InvalidProblem(f"all matrices of {name} have the same memory")
+        raise InvalidProblem(f"the matrices of {name} must not share memory; copy them")
     return _Stack(mark, row_stride, 0 if count == 1 or batch_stride == packed * row_stride else batch_stride)
 
 
@@ -153,7 +153,7 @@ def _folded(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]
         if extent == 1:
             continue
         if count > 1 and step != stride * count:
-            raise InvalidProblem("leading axes that do not follow one another in memory")
+            raise InvalidProblem("leading axes must follow one another in memory; copy the array")
         stride = stride if count > 1 else step
         count *= extent
     return count, stride

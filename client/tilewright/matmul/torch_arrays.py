@@ -76,9 +76,13 @@ class TorchArrays:
 
     def describe(self, array: Any) -> Strided:
         if type(array) not in _PLAIN or array.layout is not torch.strided:
-            raise InvalidProblem(f"no kernels for {type(array).__name__} with layout {array.layout}")
+            raise InvalidProblem(
+                f"kernels need dense tensors; convert the {type(array).__name__} of {array.layout}"
+            )
         if array.device.type not in ("cpu", "cuda"):
-            raise InvalidProblem(f"no kernels for tensors on {array.device}")
+            raise InvalidProblem(
+                f"tensors must be on the CPU or a CUDA device for kernels, got {array.device}"
+            )
         dtype = element_type(str(array.dtype).removeprefix("torch."))
         return Strided(tuple(array.shape), array.stride(), dtype, array.get_device())
 

@@ -96,7 +96,7 @@ class GemmProblem:
         _coerce(self, "activation", Activation)
         if self.dtype not in OPERAND_TYPES:
             raise InvalidProblem(
-                f"{self.dtype} is a type of results only; A and B have one of {', '.join(OPERAND_TYPES)}"
+                f"{self.dtype} is a type of results only; A and B must have one of {', '.join(OPERAND_TYPES)}"
             )
         _coerce(self, "out_dtype", DType, OUT_TYPES[self.dtype][0])
         _coerce(self, "acc_dtype", DType, ACCUMULATE_TYPES[self.dtype][0])
@@ -111,7 +111,7 @@ class GemmProblem:
         if self.accumulate not in ACCUMULATE_TYPES[self.dtype]:
             allowed = ", ".join(ACCUMULATE_TYPES[self.dtype])
             raise InvalidProblem(
-                f"{self.dtype} accumulates in {allowed}; acc_dtype {self.acc_dtype} is not available"
+                f"{self.dtype} accumulates in {allowed}; acc_dtype must be one of these, got {self.acc_dtype}"
             )
         if self.out not in (*OUT_TYPES[self.dtype], self.accumulate):
             narrow = " or ".join(OUT_TYPES[self.dtype])
@@ -120,7 +120,7 @@ class GemmProblem:
             )
         if self.dtype.is_integer and self.activation is Activation.GELU:
             raise InvalidProblem(
-                f"gelu needs a floating-point type; {self.dtype} accumulates in {self.accumulate}"
+                f"gelu needs a type such as float16; {self.dtype} accumulates in {self.accumulate}"
             )
 
     def _check_rows(self) -> None:

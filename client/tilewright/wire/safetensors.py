@@ -126,4 +126,4 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _damaged(reason: str) -> InvalidProblem:
     # NOTE: a name of the file may hold anything, half a pair of surrogates too, which is no UTF-8.
-    return InvalidProblem(printable(f"not a safetensors file: {reason}"))
+    return InvalidProblem(printable(f"not a safetensors file, write it again: {reason}"))

@@ -332,7 +332,7 @@ def test_files_without_signatures_are_cut_at_lines(monkeypatch: pytest.MonkeyPat
 
 def test_a_file_without_lines_is_not_read_as_a_whole(target: Client) -> None:
     file = io.BytesIO(bytes(40 * 2**20))
-    with pytest.raises(ServiceError, match="line 1: a line may have 16777215 bytes at most"):
+    with pytest.raises(ServiceError, match="line 1: a line must have at most 16777215 bytes"):
         target.import_results(file)
     assert file.tell() == 16 * 2**20
 

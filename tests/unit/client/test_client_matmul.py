@@ -77,9 +77,9 @@ def test_products_run_tuned_where_they_lie(name: str) -> None:
 LEFT = {
     "vectors": (lambda: (array(40), array(40, 21)), "vector"),
     "a broadcast batch": (lambda: (array(33, 40), array(4, 40, 21)), "broadcast"),
-    "every second column": (lambda: (array(33, 80)[:, ::2], array(40, 21)), "not a row-major matrix"),
+    "every second column": (lambda: (array(33, 80)[:, ::2], array(40, 21)), "must be a row-major matrix"),
     "rows that do not fold": (lambda: (array(3, 9, 40)[:, :5], array(40, 21)), "leading axes"),
-    "another type": (lambda: (array(33, 40), array(40, 21).astype("float64")), "do not match"),
+    "another type": (lambda: (array(33, 40), array(40, 21).astype("float64")), "must have one type"),
     "batch with gaps": (lambda: (array(8, 33, 40)[::2], array(4, 40, 21)), "without gaps"),
 }
 
@@ -159,7 +159,7 @@ def test_out_may_have_a_leading_dimension_and_nothing_beside_it_is_touched() -> 
     turned = np.zeros((21, 33), "float32")
     matmul(a, b, turned.T)
     close(turned.T, a @ b)
-    assert matmul.stats == {"tuned: exact": 1, "vendor: out is not row-major": 1}
+    assert matmul.stats == {"tuned: exact": 1, "vendor: out must be row-major; give another array": 1}
 
 
 def test_weights_as_layers_keep_them() -> None:
@@ -238,7 +238,7 @@ SENSELESS: dict[str, tuple[Callable[[LaunchPlan], dict[str, Any]], str]] = {
     ),
     "a map": (
         lambda plan: {"args": (*plan.args, TensorMap("a", (8, 8)))},
-        "a host artifact takes no tensor maps, no CTA order and no copies",
+        "a host artifact has no tensor maps, CTA order or copies; fetch it again",
     ),
 }
 

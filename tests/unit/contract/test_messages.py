@@ -1,35 +1,38 @@
-"""Every error that is raised on purpose says which rule was broken or what to do."""
+"""Every error that is made on purpose says the rule with the allowed values, or what to do."""
 
 from __future__ import annotations
 
-import ast
+import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from messages import OURS, Message, read_messages
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = ("client", "kernels", "tuner", "service")
-# A message passes if it has the legal values or the rule, a command, route or setting to use, or an order,
-# which may be computed and stand first.
+FOLDERS = ("client", "kernels", "tuner", "service")  # each imports those before it alone
+
+# A message passes if it has a rule with its values, a command, route or setting to use, or an order.
+_VAGUE = "valid|right|correct|legal|sound|known|supported|possible|fine"
+_VALUE = r"(?:\{\}|\d|'|one of|such as|at most|at least|multiples? of)"
 _RULE = (
-    r"\b(must|needs?|needed|such as|one of|at most|allows|neither|is for|share a byte"
-    r"|accumulates in)\b"
+    rf"\bmust (?:not |both )?(?!be (?:{_VAGUE})\b)\w+ \S"  # "must be at most {}", "must lie in a segment"
+    rf"|\b(?:needs?|allows?|takes|is for)\b[^;:.]*{_VALUE}"
+    r"|\b(?:one of|such as|at most|at least) \S"
 )
 _USE = (
     r"'tilewright [a-z]|\b(GET|POST|DELETE) /|TILEWRIGHT_[A-Z]|--[a-z]|\b(pip|apt-get) install\b|log says why"
 )
 _ORDERS = (
-    "allow|apply|ask|bind|cancel|check|chmod|choose|close|copy|convert|export|fetch|give|go|import|install|keep"
-    "|leave|load|look|make|move|pass|put|record|remove|repeat|reset|restore|run|scale|search|see|send|set|stop"
-    "|store|try|tune|update|upgrade|use|wait"
+    "POST|allow|apply|ask|bind|cancel|check|chmod|choose|close|compile|copy|convert|export|fetch|give|go|import"
+    "|install|keep|leave|load|look|make|move|pass|put|record|remove|repeat|reset|restart|restore|run|scale"
+    "|search|see|send|set|split|start|stop|store|try|tune|update|upgrade|use|wait|write"
 )
-_HINT = re.compile(rf"{_RULE}|{_USE}|^{{}}; |(?:^|[;:,.] |\bor )(?:{_ORDERS})\b")
+_HINT = re.compile(rf"{_RULE}|{_USE}|(?:^|[;:,.] |\bor )(?:{_ORDERS})\b")
 
-# Messages that no caller reads by themselves, with the reason.
+# Errors that no user reads by themselves, with the reason.
 CLASSES = {
+    "FrameError": "the class of the next three",
     "DamagedFrame": "between processes of one service; ends a worker, which is told as WorkerDied",
     "ChannelClosed": "as DamagedFrame",
     "ChannelTimeout": "as DamagedFrame",
@@ -39,85 +42,68 @@ CLASSES = {
     "WorkerTimeout": "as WorkerDied",
     "RaceCancelled": "caught: the job is cancelled",
     "JobTaken": "ends the work on a job that another service has",
-    "DemoFailed": "what the demo found wrong with this installation",
 }
-FILES = {
-    "client/tilewright/matmul/product.py": "reasons why the vendor library computed a product, for stats",
-    "client/tilewright/matmul/arrays.py": "as product.py",
-    "client/tilewright/matmul/torch_arrays.py": "as product.py",
-    "client/tilewright/matmul/numpy_arrays.py": "as product.py",
-    "client/tilewright/matmul/matmul.py": "as product.py",
-    "client/tilewright/launch/arguments.py": "carries the precondition that a call breaks",
-    "client/tilewright/launch/slots.py": "as arguments.py",
-    "client/tilewright/launch/tensor_map.py": "as arguments.py",
-    "client/tilewright/launch/host.py": "as arguments.py",
-    "kernels/compiler/cubin.py": "what the compiler wrote is damaged: the outcome of one trial",
-    "service/cli/doctor.py": "a finding stands beside its remedy",
-    "tuner/measure/vendor.py": "caught: a race goes on without the library's default",
+# Messages whose words are not written where the error is made, or that are no user's, with the reason.
+PLACES = {
+    "client/tilewright/errors.py::ServiceError.__init__": "a service's document; its Refusals are read",
+    "client/tilewright/http/calls.py::checked": "the rules of a request's fields",
+    "client/tilewright/launch/driver.py::check": "the CUDA driver's own words for its status",
+    "client/tilewright/matmul/cached_launch.py::TunedPlan._bind": "a reason in stats",
+    "service/cli/doctor.py::_gpus": "doctor prints a remedy beside each finding",
+    "service/cli/doctor.py::_installed": "as _gpus",
+    "service/errors.py::Refusal.__init__": "its callers' messages are read",
+    "service/results/uploads.py::record": "the rules of the fields of a record",
+    "service/server/middleware.py::_Body._refused": "one of two details, one of which an attribute holds",
+    "tuner/devices/cuda.py::_launch_errors": "the CUDA runtime's own words",
+    "tuner/measure/vendor.py::vendor_choices": "caught: a race goes on without the library's default",
+    "tuner/workers/bench.py::Bench.gemm": "a reason of recovery.py, where it is read",
+    "tuner/workers/process.py::WorkerProcess._start": "the worker's own error, read where it is made",
+    "tuner/workers/process.py::WorkerProcess._started": "as WorkerDied",
+    "tuner/workers/process.py::WorkerRefused.__init__": "as WorkerProcess._start",
+    "tuner/workers/recovery.py::Recovery._wait": "a reason of the functions below it, each with what to do",
 }
 
 
-def messages() -> Iterator[tuple[str, str]]:
-    """Where each error is raised whose message is written there, and the message with ``{}`` for values."""
-    trees = {p: ast.parse(p.read_text()) for f in FOLDERS for p in sorted((ROOT / f).rglob("*.py"))}
-    ours = error_classes(list(trees.values()))
-    for path, tree in trees.items():
-        where = str(path.relative_to(ROOT))
-        for function in nodes(tree, ast.FunctionDef | ast.AsyncFunctionDef):
-            for raised in nodes(function, ast.Raise):
-                name, argument = called(raised, ours)
-                text = shown(argument, function)
-                if text and re.search("[a-z]{2} ", text) and name not in CLASSES and where not in FILES:
-                    yield f"{where}:{raised.lineno}", text
+@functools.cache
+def messages() -> list[Message]:
+    return read_messages(ROOT, FOLDERS, {"TilewrightError", "Refusal"})
 
 
-def error_classes(trees: list[ast.Module]) -> set[str]:
-    """The names of the subclasses of TilewrightError, and of Refusal."""
-    bases = {
-        node.name: {getattr(base, "id", getattr(base, "attr", "")) for base in node.bases}
-        for tree in trees
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-    }
-    found = {"TilewrightError", "Refusal"}
-    while more := {name for name, above in bases.items() if above & found} - found:
-        found |= more
-    return found
+def is_read(one: Message) -> bool:
+    return one.error not in CLASSES and one.where not in PLACES
 
 
-def called(raised: ast.Raise, ours: set[str]) -> tuple[str, ast.expr | None]:
-    """The class of a raised error and the expression of its message."""
-    call = raised.exc
-    name = getattr(call.func, "id", getattr(call.func, "attr", "")) if isinstance(call, ast.Call) else ""
-    if not isinstance(call, ast.Call) or name not in ours:
-        return name, None
-    return name, next(iter(call.args[1 if name == "Refusal" else 0 :]), None)
-
-
-def shown(argument: ast.expr | None, function: ast.AST) -> str:
-    """A literal message, also one that a name of the function holds; empty for any other expression."""
-    if isinstance(argument, ast.Name):
-        values = [n.value for n in nodes(function, ast.Assign) if assigns(n, argument.id)]
-        return shown(values[-1], function) if values else ""
-    if isinstance(argument, ast.Constant):
-        return str(argument.value)
-    if isinstance(argument, ast.JoinedStr):
-        return "".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in argument.values)
-    return ""
-
-
-def assigns(node: ast.Assign, name: str) -> bool:
-    return name in {getattr(one, "id", "") for one in node.targets}
-
-
-def nodes(tree: ast.AST, kinds: Any) -> list[Any]:
-    return [node for node in ast.walk(tree) if isinstance(node, kinds)]  # codespell:ignore walk
+def helps(text: str) -> bool:
+    """Whether a message says what to do, or holds an error of ours that does."""
+    held = OURS.search(text)
+    return bool(_HINT.search(text)) or (held is not None and not CLASSES.keys() & set(held[1].split("|")))
 
 
 def test_every_message_says_the_rule_or_what_to_do() -> None:
-    found = dict(messages())
-    assert len(found) > 120
-    assert {where: text for where, text in found.items() if not _HINT.search(text)} == {}
+    found = {
+        f"{one.place} {text}" for one in messages() if is_read(one) for text in one.texts if not helps(text)
+    }
+    assert found == set()
+
+
+def test_every_message_is_read() -> None:
+    """One without words is made of values alone: it must stand among the exclusions."""
+    assert [one.place for one in messages() if is_read(one) and not one.texts] == []
+    assert len(messages()) > 440
+    assert sum(map(is_read, messages())) > 400
+
+
+def test_every_exclusion_is_needed() -> None:
+    lacking = [one for one in messages() if not one.texts or not all(map(helps, one.texts))]
+    assert set(PLACES) - {one.where for one in lacking if one.error not in CLASSES} == set()
+    held = {
+        name
+        for one in lacking
+        for text in one.texts
+        for found in OURS.findall(text)
+        for name in found.split("|")
+    }
+    assert set(CLASSES) - {one.error for one in lacking} - held == set()
 
 
 @pytest.mark.parametrize(
@@ -126,10 +112,58 @@ def test_every_message_says_the_rule_or_what_to_do() -> None:
         ("not a launch plan: {}", False),
         ("out of memory on the device", False),
         ("there is no job {}", False),
+        ("the layout must be valid", False),
+        ("gelu needs another type", False),
+        ("this service allows less", False),
+        ("relu is for real numbers", False),
         ("out of memory on the device; use a smaller problem", True),
         ("m must be an integer in 1 .. {}, got {}", True),
+        ("{} needs {} bytes, this service allows {}", True),
         ("there is no job {}; 'tilewright jobs ls' lists those there are", True),
+        ("line 3: {StoreError|InvalidProblem}", True),
+        ("the process ended: {ChannelClosed}", False),
     ],
 )
 def test_the_rule_tells_help_from_none(text: str, says: bool) -> None:
-    assert bool(_HINT.search(text)) is says
+    assert helps(text) is says
+
+
+WRITTEN = """
+class TilewrightError(Exception): ...
+class Wrong(TilewrightError):
+    def __init__(self, name):
+        super().__init__(f"{name} is wrong")
+PLAIN = "a constant"
+def _reason(flag):
+    if flag:
+        return "one reason"
+    return f"{flag} is another"
+def raised(value, error):
+    text = "in a variable" if value else PLAIN
+    raise TilewrightError(text)
+def returned(value):
+    return TilewrightError(f"{value}: {_reason(value)}"[:80])
+def passed(reason):
+    raise TilewrightError(reason)
+def caller():
+    passed("from a caller")
+    try:
+        raise Wrong("x")
+    except TilewrightError as error:
+        raise TilewrightError(f"line: {error}") from error
+    except ValueError as error:
+        raise TilewrightError(str(error)) from error
+"""
+
+
+def test_messages_are_read_through_variables_functions_and_callers(tmp_path: Path) -> None:
+    (tmp_path / "client").mkdir()
+    (tmp_path / "client" / "code.py").write_text(WRITTEN)
+    found = read_messages(tmp_path, ["client"], {"TilewrightError"})
+    assert {one.where.partition("::")[2]: one.texts for one in found if "caller" not in one.where} == {
+        "Wrong.__init__": ("{} is wrong",),
+        "raised": ("in a variable", "a constant"),
+        "returned": ("{}: {} is another", "{}: one reason"),
+        "passed": ("from a caller",),
+    }
+    assert [one.texts for one in found if "caller" in one.where] == [("line: {TilewrightError}",), ("{}",)]

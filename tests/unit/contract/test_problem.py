@@ -73,7 +73,7 @@ def test_accumulate_types(dtype: DType, acc_dtype: DType) -> None:
         assert problem(dtype=dtype, acc_dtype=acc_dtype).accumulate is acc_dtype
     else:
         allowed = ", ".join(ACCUMULATE[dtype])
-        message = f"^{dtype} accumulates in {allowed}; acc_dtype {acc_dtype} is not available$"
+        message = f"^{dtype} accumulates in {allowed}; acc_dtype must be one of these, got {acc_dtype}$"
         with pytest.raises(InvalidProblem, match=message):
             problem(dtype=dtype, acc_dtype=acc_dtype)
 
@@ -97,14 +97,14 @@ def test_out_types() -> None:
 
 def test_int32_is_for_results_only() -> None:
     with pytest.raises(
-        InvalidProblem, match=r"^int32 is a type of results only; A and B have one of float16"
+        InvalidProblem, match=r"^int32 is a type of results only; A and B must have one of float16"
     ):
         problem(dtype="int32")
 
 
 def test_integers_have_no_gelu() -> None:
     assert problem(dtype="uint8", activation="relu").out is DType.INT32
-    with pytest.raises(InvalidProblem, match=r"^gelu needs a floating-point type; int8 accumulates"):
+    with pytest.raises(InvalidProblem, match=r"^gelu needs a type such as float16; int8 accumulates"):
         problem(dtype="int8", activation="gelu")
 
 

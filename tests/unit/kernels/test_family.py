@@ -187,7 +187,7 @@ UNSUPPORTED = [
         SIMT,
         SINGLE,
         DeviceSpec("cuda", "sm_75", "T4", 40, 1, 1),
-        f"no kernels for sm_75; supported are {', '.join(ARCHS)}",
+        f"no kernels for sm_75; use one of {', '.join(ARCHS)}",
     ),
 ]
 
@@ -203,11 +203,11 @@ def test_unsupported(family: Family[Any], problem: GemmProblem, device: DeviceSp
 @pytest.mark.parametrize("arch", ["sm_75", "sm_130"])
 def test_an_architecture_without_kernels_is_told_the_supported_ones(arch: str) -> None:
     supported = ", ".join(ARCHS)
-    with pytest.raises(DeviceUnavailable, match=f"no kernels for {arch}; supported are {supported}$"):
+    with pytest.raises(DeviceUnavailable, match=f"no kernels for {arch}; use one of {supported}$"):
         target_of(arch)
     other = dataclasses.replace(GPU, arch=arch)
     reasons = {family.why_unsupported(HALF, other) for family in (MMA_SYNC, SIMT, FAMILIES["wgmma_ws"])}
-    assert reasons == {f"no kernels for {arch}; supported are {supported}"}
+    assert reasons == {f"no kernels for {arch}; use one of {supported}"}
 
 
 def test_a_later_minor_version_runs_the_kernels_of_the_one_before() -> None:

@@ -95,7 +95,7 @@ def test_row_strides_are_in_bytes() -> None:
     config = MMA_SYNC.heuristic_configs(GemmProblem(512, 512, 4096, dtype="int4"), GPU)[0]
     plan = MMA_SYNC.plan(config, problem, GPU)
     check_preconditions(plan, problem, Operands(16, 16, 16, lda=48, workspace=256))
-    with pytest.raises(PreconditionFailed, match="lda is 16, less than the 64 columns"):
+    with pytest.raises(PreconditionFailed, match="lda must be at least the 64 columns of a row, got 16"):
         check_preconditions(plan, problem, Operands(16, 16, 16, lda=16, workspace=256))
     with pytest.raises(PreconditionFailed, match="multiples of 16 bytes"):
         check_preconditions(plan, problem, Operands(16, 16, 16, lda=40, workspace=256))

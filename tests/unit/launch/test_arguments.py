@@ -85,8 +85,8 @@ def test_addresses(name: str, address: int, align: int) -> None:
 
 
 def test_missing_operands() -> None:
-    assert refusal(with_operands(bias=2), FULL) == "it reads C, but no C was given"
-    assert refusal(with_operands(c=256), FULL) == "it adds a bias, but no bias was given"
+    assert refusal(with_operands(bias=2), FULL) == "it reads C; give one"
+    assert refusal(with_operands(c=256), FULL) == "it adds a bias; give one"
     assert refusal(with_operands(beta=1.0)) == "beta must be 0 if the problem has no C"
 
 
@@ -150,7 +150,9 @@ def test_another_kind_of_problem(other: dict[str, Any], lda: int) -> None:
         GemmProblem(128, 64, 48), **({"out_dtype": None, "acc_dtype": None} | other)
     )
     operands = with_operands(c=256 * problem.has_c, bias=16 * problem.has_bias, lda=lda)
-    with pytest.raises(PreconditionFailed, match=r"the artifact serves Serves\(.*, the problem is Serves\("):
+    with pytest.raises(
+        PreconditionFailed, match=r"must be one of those that the artifact serves, Serves\(.*; got Serves\("
+    ):
         check_preconditions(plan(), problem, operands)
 
 
@@ -189,10 +191,10 @@ def test_packed_row_stride_of_b() -> None:
 @pytest.mark.parametrize(
     ("strides", "message"),
     [
-        ({"lda": 47}, "lda is 47, less than the 48 columns of a row"),
-        ({"ldb": 40}, "ldb is 40, less than the 48 columns of a row"),
-        ({"ldc": 63}, "ldc is 63, less than the 64 columns of a row"),
-        ({"ldd": 1}, "ldd is 1, less than the 64 columns of a row"),
+        ({"lda": 47}, "lda must be at least the 48 columns of a row, got 47"),
+        ({"ldb": 40}, "ldb must be at least the 48 columns of a row, got 40"),
+        ({"ldc": 63}, "ldc must be at least the 64 columns of a row, got 63"),
+        ({"ldd": 1}, "ldd must be at least the 64 columns of a row, got 1"),
         # 104, 100 and 130 bytes.
         ({"lda": 52}, "lda and the 48 columns of a row must be multiples of 16 bytes"),
         ({"ldb": 50}, "ldb and the 48 columns of a row must be multiples of 8 bytes"),

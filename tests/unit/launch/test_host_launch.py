@@ -60,7 +60,7 @@ def test_code_runs_on_its_level_and_above() -> None:
 @pytest.mark.parametrize("target", ["sm_80", "x86_64_v9"])
 def test_refuses_a_foreign_target(artifact: Artifact, target: str) -> None:
     foreign = dataclasses.replace(artifact, plan=dataclasses.replace(artifact.plan, target=target))
-    with pytest.raises(PreconditionFailed, match=f"compiled for {target}; this CPU is {host_arch()}"):
+    with pytest.raises(PreconditionFailed, match=f"compiled for {target}, this CPU is {host_arch()}; tune"):
         HostKernel(foreign)
 
 
@@ -80,7 +80,7 @@ def test_refuses_a_library_without_the_entry(artifact: Artifact) -> None:
     [
         (PROBLEM, _operands(a=4098), "address of a must be a multiple of 4"),
         (PROBLEM, _operands(workspace=0), "needs a workspace"),
-        (PROBLEM, _operands(lda=63), "lda is 63"),
+        (PROBLEM, _operands(lda=63), "lda must be at least the 64 columns"),
         (PROBLEM, _operands(beta=1.0), "beta must be 0"),
         (GemmProblem(64, 64, 64, "float64"), _operands(), "serves"),
         (GemmProblem(64, 64, 64, "float32", "nn"), _operands(), "serves"),
@@ -260,7 +260,7 @@ late = Late()
 
 def test_a_finalizer_at_the_end_of_the_interpreter_does_not_wait_for_workers_that_are_gone() -> None:
     ended = subprocess.run([sys.executable, "-c", _LATE], capture_output=True, text=True, timeout=30)
-    said = "the kernel runs on 2 threads: the interpreter is ending\n"
+    said = "the kernel needs 2 threads and the interpreter is ending; run it earlier\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, said, "")
 
 

@@ -64,7 +64,7 @@ def test_only_what_happens_in_the_stretches_counts(monkeypatch: pytest.MonkeyPat
         ({"stolen": 0.2}, ("the hypervisor took 0.20 cores",)),
         ({"waited": 0.11}, ("it waited for a core for 11% of its time",)),
         ({"gpu": 0.4}, ("other processes used 40% of the GPU",)),
-        ({"slowed": 0.25}, ("heat or a power brake slowed the GPU for 25% of its time",)),
+        ({"slowed": 0.25}, ("temperature or a power brake slowed the GPU for 25% of its time",)),
         ({}, ()),
     ],
     ids=str,

@@ -171,7 +171,7 @@ def test_t4_of_others_has_no_metadata(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        ({"neither": 1}, "neither T4"),
+        ({"neither": 1}, "must be T4"),
         ([], "JSON object"),
         ({"results": []}, "not empty"),
         ({"cache": {}}, "a Kernel Tuner cache must have"),

@@ -202,7 +202,7 @@ class Clock:
     [
         (FakeNvml(memory={OWN: GIB}), {"slowed": 0.0, "gpu": 0.0}),
         (FakeNvml(memory={OWN: GIB}, reasons=0x4), {"slowed": 0.0, "gpu": 0.0}),  # the power cap
-        (FakeNvml(memory={OWN: GIB}, reasons=0x24), {"slowed": 3.0, "gpu": 0.0}),  # and heat
+        (FakeNvml(memory={OWN: GIB}, reasons=0x24), {"slowed": 3.0, "gpu": 0.0}),  # and temperature
         (FakeNvml(memory={OWN: GIB}, reasons=0x80), {"slowed": 3.0, "gpu": 0.0}),  # a power brake
         (FakeNvml(memory={OWN: GIB, OTHER: GIB}, busy={OTHER: 50}), {"slowed": 0.0, "gpu": 1.5}),
         (FakeNvml(reasons=0x40), {"slowed": 3.0}),
@@ -212,7 +212,7 @@ class Clock:
         ),
     ],
 )
-def test_what_others_and_heat_take_adds_up(
+def test_what_others_and_temperature_take_adds_up(
     monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, lost: dict[str, float]
 ) -> None:
     module: Any = nvml.install(monkeypatch)
@@ -238,4 +238,4 @@ def test_a_race_on_a_hot_gpu_settles_nothing(monkeypatch: pytest.MonkeyPatch) ->
         with watched.watched():
             nvml.reasons = 0x20 if hot else 0x4
             clock.now_s += 1.0
-    assert watched.reasons() == ("heat or a power brake slowed the GPU for 33% of its time",)
+    assert watched.reasons() == ("temperature or a power brake slowed the GPU for 33% of its time",)
