@@ -118,8 +118,8 @@ class GpuNeighbours:
 
 
 class LostSeconds:
-    """Seconds of a GPU that went to other processes (``gpu``), and in which temperature or a power brake slowed
-    it (``slowed``). What a look finds counts since the look before."""
+    """Seconds of a GPU that went to other processes (``gpu``), and in which temperature or a power brake
+    slowed it (``slowed``). What a look finds counts since the look before."""
 
     def __init__(self, handle: Any) -> None:
         self._handle, self._neighbours = handle, GpuNeighbours(handle)

@@ -1,5 +1,5 @@
-"""What disturbs a race: what others (processes, a hypervisor) take of the device, and a temperature that slows
-it; a disturbed race settles nothing.
+"""What disturbs a race: what others (processes, a hypervisor) take of the device, and a temperature that
+slows it; a disturbed race settles nothing.
 
 Other processes do not slow all candidates alike, so ratios within rounds do not cancel them. One process of
 the lowest priority on one core made NumPy 3.4 times slower than a kernel that is as fast on a quiet machine:
