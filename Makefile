@@ -117,7 +117,8 @@ UV := .venv/lock/bin/uv pip compile $(LOCKED)
 	@.venv/lock/bin/python -m pip --quiet --disable-pip-version-check install uv
 
 # The tests of faults with as many of each as twenty minutes allow; results are added as they come.
-FAULTS := PYTHONPATH=.:tests/support:tests/support/servers:tests/support/samples nice $(BIN)/python tests/faults
+SUPPORT := .:tests/support:tests/support/faults:tests/support/servers:tests/support/samples
+FAULTS := PYTHONPATH=$(SUPPORT) nice $(BIN)/python tests/faults
 RESULTS := benchmarks/results
 
 faults: $(READY)

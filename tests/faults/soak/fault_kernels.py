@@ -1,7 +1,7 @@
 """Kernels that break their device, one after the other through supervised workers, and what is left.
 
-    PYTHONPATH=.:client:tests/support/samples python tests/faults/soak/fault_kernels.py \\
-        --trials 1000 --stop-after 300 --out fault-kernels.json
+    PYTHONPATH=.:client:tests/support/faults:tests/support/samples \\
+        python tests/faults/soak/fault_kernels.py --trials 1000 --stop-after 300 --out fault-kernels.json
 
 On all GPUs, or on the host where there is none. So many workers a device as ``--workers`` says each run one
 broken kernel after the other, of another class each time, and the right kernel after each. A trial must end

@@ -1,6 +1,6 @@
 """An import of 60 MiB: seconds, memory of the service, the longest wait of another writer, lookups meanwhile.
 
-    PYTHONPATH=.:client:tests/support:tests/support/servers:tests/support/samples \\
+    PYTHONPATH=.:client:tests/support:tests/support/faults:tests/support/servers:tests/support/samples \\
         python tests/faults/soak/large_import.py --out benchmarks/results/import-60mib.json
 
 A service on SQLite, trials of about 170 bytes each that nobody signed, a process that takes the database's
