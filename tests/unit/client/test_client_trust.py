@@ -65,10 +65,12 @@ def test_the_first_key_is_pinned_and_another_one_is_refused(
 def test_a_given_key_lets_no_other_in(service: SetService, tmp_path: Path) -> None:
     with Client(service.url, cache_dir=tmp_path, trust=signer(3).public_key) as tw:
         assert runs_as(tw) == "vendor: no config set yet"
-        assert f"GET /config-sets/{service.digest}/bundle" not in service.asked
+        assert "GET /config-sets/current" in service.asked
+        assert not [one for one in service.asked if "/bundle" in one]
     service.signs_with = 3
     with Client(service.url, cache_dir=tmp_path, trust=signer(3).public_key) as tw:
         assert runs_as(tw) == "tuned: exact"
+    assert [one for one in service.asked if "/bundle" in one]  # so the first client would have been seen
 
 
 def test_what_nobody_signed_is_not_loaded(service: SetService, tmp_path: Path) -> None:
