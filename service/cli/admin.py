@@ -41,7 +41,7 @@ from tuner.store.access import audit, keys
 from tuner.store.access.audit import Action
 from tuner.store.access.keys import KeyRecord
 from tuner.store.database import Store, without_secrets
-from tuner.store.full_disk import remedy
+from tuner.store.engines.full_disk import remedy
 from tuner.store.records import utc_now
 from tuner.store.upkeep.backup import back_up, restore
 from tuner.store.upkeep.check import damages, need_schema, unreadable

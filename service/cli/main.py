@@ -22,7 +22,7 @@ try:
     from tilewright import __version__
     from tilewright.errors import ServiceError, TilewrightError, printable
     from tilewright.schema.codec import rule
-    from tuner.store.full_disk import remedy
+    from tuner.store.engines.full_disk import remedy
 except KeyboardInterrupt:  # these imports take most of the time of a start
     sys.exit(130)
 

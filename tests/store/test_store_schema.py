@@ -27,7 +27,7 @@ from tuner.store import database, entities, jobs, records, sets
 from tuner.store.access import keys
 from tuner.store.database import VERSION_TABLE, SchemaTooNew, Store, StoreError, alembic_config
 from tuner.store.engines import sqlite_engine
-from tuner.store.full_disk import remedy
+from tuner.store.engines.full_disk import remedy
 from tuner.store.models import ConfigSetRow, JobRow
 from tuner.store.records import utc_now
 

@@ -102,10 +102,8 @@ class WrongInRace(LaunchError):
         candidates: those that did.
     """
 
-    def __init__(self, first: Candidate, reason: str, candidates: Sequence[Candidate]) -> None:
-        super().__init__(
-            f"{first.config} gave wrong results under the load of a race: {reason}; report it with the driver"
-        )
+    def __init__(self, message: str, candidates: Sequence[Candidate]) -> None:
+        super().__init__(message)
         self.candidates = candidates
 
 
@@ -376,7 +374,11 @@ def _race(context: JobContext, candidates: Sequence[Candidate], stage: Stage) ->
         wrong = [pair for pair in zip(candidates, raced.wrong, strict=True) if pair[1]]
         for candidate, reason in wrong:
             _log.warning("job %s: %s was wrong in a race: %s", context.job_id, candidate.config, reason)
-        raise WrongInRace(*wrong[0], [candidate for candidate, _ in wrong])
+        config, why = wrong[0][0].config, wrong[0][1]
+        raise WrongInRace(
+            f"{config} gave wrong results under the load of a race: {why}; tune with other families",
+            [candidate for candidate, _ in wrong],
+        )
     return raced
 
 

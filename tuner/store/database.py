@@ -39,7 +39,7 @@ from sqlalchemy.orm import Session
 
 from tilewright.errors import TilewrightError
 from tuner.store.engines import READ, WAIT_S, postgres_engine, sqlite_engine
-from tuner.store.full_disk import remedy
+from tuner.store.engines.full_disk import remedy
 from tuner.store.models import Base
 
 Values = dict[str, Any]

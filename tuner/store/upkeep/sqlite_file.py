@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from tilewright.errors import naming
 from tuner.store.database import StoreError
-from tuner.store.full_disk import SPACE
+from tuner.store.engines.full_disk import SPACE
 
 _WAIT = "try again once no other process writes to it"
 _FOLDER = "see that its folder takes files"
