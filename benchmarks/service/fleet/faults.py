@@ -31,8 +31,8 @@ def faults(machine: Machine, rows: Rows, trials_of_job: int, seconds: float, ker
     device = machine.devices[-1]
     out = machine.folder / "fault-kernels.json"
     command = [sys.executable, str(_FAULTS), "--devices", device, "--out", str(out)]
-    command += ["--trials", str(kernels), "--stop-after", str(seconds)]
-    path = [str(_ROOT / one) for one in ("", "client", "tests/support/samples")]
+    command += ["--trials", str(kernels), "--stop-after", str(seconds), "--again", "0", "--compilations", "0"]
+    path = [str(_ROOT / one) for one in ("", "client", "tests/support/faults", "tests/support/samples")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])}
     try:
         with subprocess.Popen(command, env=environment, stdout=sys.stderr) as campaign:
