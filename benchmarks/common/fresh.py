@@ -22,7 +22,7 @@ from kernels.compiler.build import compiler_version
 from kernels.registry import families_for
 from tilewright import __version__
 from tilewright.artifact import Artifact
-from tilewright.errors import DeviceUnavailable, InvalidProblem, TilewrightError
+from tilewright.errors import DeviceUnavailable, InvalidProblem, LaunchError, TilewrightError
 from tilewright.schema.config import Config
 from tilewright.schema.job import JobStatus, TuneRequest
 from tilewright.schema.problem import DType, GemmProblem
@@ -205,10 +205,12 @@ class FreshTuner:
         """Race a winner on a problem, which its kernel must be able to run.
 
         Raises:
-            TilewrightError: the kernel or the vendor library does not run.
+            TilewrightError: the kernel or the vendor library does not run, or the kernel is wrong.
         """
         rules = RaceRules(rounds, seed, PASSES, every=True, apart=True)
         samples = self.bench.race([self.kernel_of(best)], problem, rules, _RACE_TIMEOUT_S)
+        if samples.wrong:
+            raise LaunchError(f"{best.config} gave wrong results in the race: {samples.wrong[0]}; tune again")
         return Comparison(samples, samples.ratio(1, 0), samples.ratio(1, 0, apart=True))
 
     def kernel_of(self, best: BestConfig) -> Artifact:

@@ -197,11 +197,12 @@ class DeviceQueue:
         next start."""
         if self.alive:
             self._thread.join(max(0.0, deadline - time.monotonic()))
+        soon = self._store.impatient(_LEAVE_S, 1)
         try:
-            if self._helper:
-                self._helper.leave()
-            with self._store.impatient(_LEAVE_S, 1).begin() as session:
+            with soon.begin() as session:
                 claims.requeue_interrupted(session, self._device_class, self._owner)
+            if self._helper:
+                self._helper.leave(soon)
         except (SQLAlchemyError, WritersBusy):
             log.exception("the database takes no writes; another start finds the job of %s", self.name)
         self.bench.close()

@@ -115,11 +115,11 @@ class Helper:
             self.leave()
             raise
 
-    def leave(self) -> None:
-        """Give back the trials that were taken, if any."""
+    def leave(self, store: Store | None = None) -> None:
+        """Give back the trials that were taken, if any; through ``store`` if that waits less."""
         if not self._owner:
             return
-        with self._store.begin() as session:
+        with (store or self._store).begin() as session:
             slots.leave(session, self._owner)
         self._forget()
 

@@ -27,6 +27,10 @@ SLOWDOWNS = {
 }
 
 
+# Of these what may hold for seconds and has one cause. NVML sets the first one also while clocks change.
+_BY_TEMPERATURE_OR_BRAKE = SLOWDOWNS.keys() - {"HwSlowdown"}
+
+
 def slowdowns(handle: Any) -> tuple[str, ...]:
     """What slows a GPU now, by the names in :data:`SLOWDOWNS`; none if NVML does not tell."""
     try:
@@ -131,7 +135,8 @@ class LostSeconds:
         share = self._neighbours.share(own)
         now, since = time.monotonic(), self._at
         self._at = now
-        self._seconds["slowed"] += (now - since) * bool(slowdowns(self._handle))
+        is_slowed = not _BY_TEMPERATURE_OR_BRAKE.isdisjoint(slowdowns(self._handle))
+        self._seconds["slowed"] += (now - since) * is_slowed
         if share is not None:
             self._seconds["gpu"] = self._seconds.get("gpu", 0.0) + (now - since) * share
         return {kind: taken for kind, taken in self._seconds.items() if kind != "gpu" or share is not None}

@@ -330,18 +330,20 @@ def final_result(
 
 
 def _raced(
-    context: JobContext, candidates: list[Candidate], stage: Stage
+    context: JobContext, candidates: list[Candidate], stage: Stage, *, again: bool = True
 ) -> tuple[list[Candidate], RaceSamples]:
     """The samples of a race and its candidates. A race runs again without those that were wrong in it; one
-    that fails runs again with those that run alone."""
+    that fails runs ``again``, once, with those that run alone."""
     try:
         return candidates, _race(context, candidates, stage)
     except WrongInRace as wrong:
         candidates = [one for one in candidates if one not in wrong.candidates]
         if not candidates:
             raise
-        return _raced(context, candidates, stage)
     except (WorkerError, LaunchError):
+        if not again:
+            raise
+        again = False
         candidates = [
             candidate
             for candidate in candidates
@@ -349,7 +351,7 @@ def _raced(
         ]
         if not candidates or context.cancelled.is_set():
             raise
-    return candidates, _race(context, candidates, stage)
+    return _raced(context, candidates, stage, again=again)
 
 
 def _runs_alone(context: JobContext, candidate: Candidate) -> bool:

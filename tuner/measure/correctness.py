@@ -156,14 +156,15 @@ def check_replays_in_place(
     device: Device, kernel: Kernel, problem: GemmProblem, sets: Sequence[Tensors]
 ) -> str | None:
     """The reason launches of a checked kernel that follow each other are wrong where D is the memory of C, as
-    in a client's call with ``beta``, or None. Each operand set has one launch, since it changes C.
+    in a client's call with ``beta``, or None. Each operand set has two launches, the second of which reads
+    what the first one wrote: forwards, then backwards, so that on the last set it follows at once.
 
     Raises:
         LaunchError: the kernel does not run.
     """
     sets = sets[:_SETS_LOOKED_AT]
     bound = bind(device, kernel, problem, [dataclasses.replace(one, c=one.d) for one in sets])
-    replay = device.timer(bound.launches)
+    replay = device.timer([*bound.launches, *reversed(bound.launches)])
 
     def refill() -> None:
         for one in sets:
@@ -176,7 +177,8 @@ def check_replays_in_place(
     replayed = [one.d.copy() for one in sets]
     refill()
     for one, found, launch in zip(sets, replayed, bound.launches, strict=True):
-        device.once(launch)
+        for _ in range(_LAUNCHES):
+            device.once(launch)
         if reason := _unlike(device, problem, found, one.d):
             return f"launches with D in the memory of C that follow each other without a pause: {reason}"
     return None

@@ -44,7 +44,7 @@ from tuner.measure.interleave import (
 )
 from tuner.measure.operands import bind_all, rotated_sets
 from tuner.measure.stats import Ratio, speed_ratio
-from tuner.measure.timing import power_may_limit, settle
+from tuner.measure.timing import of_samples, power_may_limit, settle
 from tuner.measure.vendor import (
     fastest_of_every,
     fastest_row,
@@ -168,6 +168,8 @@ class Race:
         self._interference = Interference(device)
         self._sets = rotated_sets(device, problem)
         self._bound = bind_all(device, kernels, problem, self._sets)
+        plans = [kernel.artifact.plan for kernel in kernels]
+        self._zeros = max((plan.workspace_zero_bytes(problem) for plan in plans), default=0)
         with self._interference.watched():
             self._algorithms = _algorithms(device, problem, rules)
         self._digests = [kernel.artifact.digest for kernel in kernels]
@@ -234,12 +236,24 @@ class Race:
     def _wrong_results(self) -> tuple[str, ...]:
         """For each kernel why its timed launches are wrong, right after the load of the race; empty if all
         are right."""
-        device, problem, seen = self._device, self._problem, self._sets[: self._launches]
-        found = [
-            check_replays(device, problem, seen, bound.launches, functools.partial(sampler, 0))
-            for bound, sampler in zip(self._bound, self._samplers, strict=False)
-        ]
+        found = list(map(self._why_wrong, range(len(self._bound))))
         return tuple(reason or "" for reason in found) if any(found) else ()
+
+    def _why_wrong(self, kernel: int) -> str | None:
+        device, problem, bound = self._device, self._problem, self._bound[kernel]
+        parts = len(of_samples(bound.launches, self._launches))
+        seen = self._sets[: parts * self._launches]
+        # NOTE: what another kernel may have left there would look like this one's fault.
+        bound.workspace[: self._zeros] = 0
+
+        def replay() -> None:
+            for number in range(parts):
+                self._samplers[kernel](number)
+
+        wrong = check_replays(device, problem, seen, bound.launches, replay)
+        if wrong is None and device.xp.any(bound.workspace[: self._zeros]):
+            return "it left values other than zero in the workspace, where launches need zeros"
+        return wrong
 
     def _fastest_algorithm(self) -> int:
         """The index of the vendor library's fastest algorithm so far."""

@@ -107,8 +107,10 @@ def _lookups(url: str, key: str) -> Iterator[list[float]]:
         yield costs
     finally:
         stopped.set()
-        costs += answers.get()
+        codes, taken = answers.get()
         process.join()
+        assert codes == {200}, "a lookup failed"
+        costs += taken
 
 
 def _look_up(url: str, key: str, stopped: Any, answers: Any) -> None:
@@ -124,4 +126,4 @@ def _look_up(url: str, key: str, stopped: Any, answers: Any) -> None:
             codes.add(http.get(asked[len(costs) % len(asked)]).status_code)
             costs.append(time.monotonic() - due)
             due += 1 / LOOKUPS_A_SECOND
-    answers.put(costs if codes == {200} else codes)
+    answers.put((codes, costs))

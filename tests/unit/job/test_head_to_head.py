@@ -121,6 +121,25 @@ def test_a_kernel_that_is_wrong_in_a_final_leaves_it() -> None:
     assert str(best.config) == second
 
 
+def test_a_final_that_failed_may_still_lose_a_kernel_that_is_wrong() -> None:
+    plain, lab = lab_of(1.01), lab_of(1.01)
+    plain.tune(max_trials=10)
+    first, second, third, *_ = kernels(plain)
+
+    def race(_artifacts: object) -> None:
+        if first in lab.bench.races[-1]:
+            raise ERRORS[1]
+
+    lab.bench.on_race, lab.bench.wrong_under_load = race, {second}
+    lab.bench.on_trial = lambda text: (
+        Outcome.LAUNCH_ERROR if lab.bench.races and text == first else Outcome.OK
+    )
+    best = lab.tune(max_trials=10)
+    assert best is not None
+    assert [set(race) for race in lab.bench.races[:3]] == [{first, second, third}, {second, third}, {third}]
+    assert str(best.config) == third
+
+
 @pytest.mark.parametrize("level", [Level.FULL, Level.QUICK])
 def test_a_kernel_that_is_wrong_in_its_head_to_head_gives_way(level: Level) -> None:
     plain, lab = lab_of(1.12), lab_of(1.12)  # a lone candidate runs no final

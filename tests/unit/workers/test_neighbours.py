@@ -203,7 +203,8 @@ class Clock:
         (FakeNvml(memory={OWN: GIB}), {"slowed": 0.0, "gpu": 0.0}),
         (FakeNvml(memory={OWN: GIB}, reasons=0x4), {"slowed": 0.0, "gpu": 0.0}),  # the power cap
         (FakeNvml(memory={OWN: GIB}, reasons=0x24), {"slowed": 3.0, "gpu": 0.0}),  # and temperature
-        (FakeNvml(memory={OWN: GIB}, reasons=0x80), {"slowed": 3.0, "gpu": 0.0}),  # a power brake
+        (FakeNvml(memory={OWN: GIB}, reasons=0x8), {"slowed": 0.0, "gpu": 0.0}),  # also while clocks change
+        (FakeNvml(memory={OWN: GIB}, reasons=0x88), {"slowed": 3.0, "gpu": 0.0}),  # a power brake
         (FakeNvml(memory={OWN: GIB, OTHER: GIB}, busy={OTHER: 50}), {"slowed": 0.0, "gpu": 1.5}),
         (FakeNvml(reasons=0x40), {"slowed": 3.0}),
         (

@@ -98,9 +98,10 @@ def prune(
 
 
 def last_work(store: Store, before: datetime) -> datetime | None:
-    """When the last job was submitted here, or the last entry written to the audit log, before a time."""
+    """When the last job was submitted here, or the last change that a caller made, before a time."""
     own = select(func.max(JobRow.created)).where(JobRow.created < before, JobRow.import_id.is_(None))
-    noted = select(func.max(AuditRow.created)).where(AuditRow.created < before)
+    by_caller = AuditRow.who != audit.SERVICE
+    noted = select(func.max(AuditRow.created)).where(AuditRow.created < before, by_caller)
     with store.read() as session:
         return max(filter(None, map(session.scalar, (own, noted))), default=None)
 
