@@ -28,10 +28,12 @@ _DENSE_K = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BoundSets:
-    """Launches of a kernel, one for each operand set, and the workspace that they need."""
+    """Launches of a kernel, one for each operand set, and the workspace that they need; bytes before
+    ``front`` must be zero."""
 
     launches: Sequence[Launch]
     workspace: Any
+    front: int
 
 
 def why_too_large(problem: GemmProblem, device: DeviceSpec) -> str | None:
@@ -152,7 +154,7 @@ def bind(
     start = device.address(shared.memory) + shared.front - plan.workspace_zero_bytes(problem)
     address = start if plan.workspace_bytes(problem) else 0
     launches = [kernel.bind(problem, operands(device, tensors, address)) for tensors in sets]
-    return BoundSets(launches, shared.memory)
+    return BoundSets(launches, shared.memory, shared.front)
 
 
 def bind_all(
@@ -165,7 +167,7 @@ def bind_all(
     """
     shared = scratch(device, kernels, problem)
     bound = [[bind(device, kernel, problem, [one], shared).launches[0] for kernel in kernels] for one in sets]
-    return [BoundSets(launches, shared.memory) for launches in zip(*bound, strict=True)]
+    return [BoundSets(launches, shared.memory, shared.front) for launches in zip(*bound, strict=True)]
 
 
 def operands(device: Device, tensors: Tensors, workspace: int = 0) -> Operands:

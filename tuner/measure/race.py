@@ -168,8 +168,6 @@ class Race:
         self._interference = Interference(device)
         self._sets = rotated_sets(device, problem)
         self._bound = bind_all(device, kernels, problem, self._sets)
-        plans = [kernel.artifact.plan for kernel in kernels]
-        self._zeros = max((plan.workspace_zero_bytes(problem) for plan in plans), default=0)
         with self._interference.watched():
             self._algorithms = _algorithms(device, problem, rules)
         self._digests = [kernel.artifact.digest for kernel in kernels]
@@ -244,14 +242,14 @@ class Race:
         parts = len(of_samples(bound.launches, self._launches))
         seen = self._sets[: parts * self._launches]
         # NOTE: what another kernel may have left there would look like this one's fault.
-        bound.workspace[: self._zeros] = 0
+        bound.workspace[: bound.front] = 0
 
         def replay() -> None:
             for number in range(parts):
                 self._samplers[kernel](number)
 
         wrong = check_replays(device, problem, seen, bound.launches, replay)
-        if wrong is None and device.xp.any(bound.workspace[: self._zeros]):
+        if wrong is None and device.xp.any(bound.workspace[: bound.front]):
             return "it left values other than zero in the workspace, where launches need zeros"
         return wrong
 

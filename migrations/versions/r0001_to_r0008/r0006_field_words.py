@@ -64,7 +64,7 @@ class _Family(NamedTuple):
         absent: the values of configs that were stored before a knob existed.
         values_were: earlier values of knobs, with those of today.
         removed: knobs that no longer exist, each with the one value whose behaviour remains.
-        dropped: knobs that went whatever their value was, each with the one that did as well as any.
+        dropped: knobs that went with any value, each with the one that did as well as any.
         added: knobs that releases with the names of before do not know: a config that has the values of
             ``absent`` for them is one that those releases know.
     """
